@@ -1,5 +1,9 @@
 // Package lease is the one home of the lease protocol between regions and the allocator: subjects, limits and the checks that
 // every message must pass. The messages themselves are protobuf (leasepb); the rules are PROTOCOL.md's.
+//
+// A message is checked as it is written and as it is read: whatever it makes the other end remember, add or wait for has a
+// bound here, and nothing is decided about one that fails. Releases run side by side, so bytes mean the same for ever:
+// testdata holds messages as they were first written, which every later release must read and write alike.
 package lease
 
 import (
@@ -43,13 +47,17 @@ func JournalSubject(shard int) string { return "annona.journal." + strconv.Itoa(
 // InboxPrefix is the prefix of the subjects on which region gets replies; its credentials reach no other region's.
 func InboxPrefix(region string) string { return "_INBOX." + region }
 
-// RegionOf returns the region that a lease subject names, or "".
-func RegionOf(subject string) string {
+// ParseSubject returns the region and the shard that a lease subject names.
+func ParseSubject(subject string) (region string, shard int, ok bool) {
 	parts := strings.Split(subject, ".")
 	if len(parts) != 4 || parts[0] != "annona" || parts[1] != "lease" {
-		return ""
+		return "", 0, false
 	}
-	return parts[2]
+	shard, err := strconv.Atoi(parts[3])
+	if err != nil || shard < 0 || strconv.Itoa(shard) != parts[3] {
+		return "", 0, false
+	}
+	return parts[2], shard, true
 }
 
 // CheckRegionName says what is wrong with a region's name, nil if nothing.

@@ -31,14 +31,18 @@ func (s Split) Allotment(b Budget, region string) Budget {
 	return part
 }
 
-// Pool returns what is left of b for the pool, so that parts add up to the whole.
+// Pool returns what is left of b for the pool, so that parts add up to the whole. A pool of 0 has no rate either.
 func (s Split) Pool(b Budget) Budget {
+	pool := b
 	for region := range s.Weights {
 		part := s.Allotment(b, region)
-		b.Capacity -= part.Capacity
-		b.Rate -= part.Rate
+		pool.Capacity -= part.Capacity
+		pool.Rate -= part.Rate
 	}
-	return b
+	if pool.Capacity == 0 {
+		return Budget{}
+	}
+	return pool
 }
 
 func (s Split) total() uint64 {
