@@ -1,0 +1,110 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/annona-gateway/annona/shared/limit"
+)
+
+// CheckOptions say what Check may assume about the deployment that a document is for. Zero values: not known.
+type CheckOptions struct {
+	// RTT is the round trip between a region and the allocator.
+	RTT time.Duration
+	// Weights are the regions' weights.
+	Weights map[string]uint64
+}
+
+// Check returns warnings and notes about a valid document in a deployment, in document order: pools too small for the round
+// trip, and what each region serves while a dependency is out.
+func Check(d *Document, o CheckOptions) Problems {
+	var problems Problems
+	say := func(p *Policy, variant string, severity Severity, f *fault) {
+		if f == nil {
+			return
+		}
+		at := d.places[variantOf{p.Name, variant}]
+		problems = append(problems, Problem{
+			Severity: severity, Line: at.at.line, Column: at.at.column, Path: at.path, Message: f.message, Remedy: f.remedy,
+		})
+	}
+	for _, p := range d.Policies {
+		if p.OnRedis == Local {
+			say(p, "", SeverityNote, faultf("choose closed or open to say so",
+				"policy %s: on_failure.redis local answers as closed in this version", p.Name))
+		}
+		if p.Scope != Global {
+			continue
+		}
+		for _, variant := range p.variants() {
+			budget, _ := p.BudgetOf(variant)
+			say(p, variant, SeverityWarning, o.smallPool(p, budget))
+			say(p, variant, SeverityNote, o.shares(p, variant, budget))
+		}
+	}
+	return problems.sorted()
+}
+
+// variants returns the names of p's sets of numbers, the plain one first.
+func (p *Policy) variants() []string {
+	variants := []string{""}
+	for _, tier := range slices.Sorted(maps.Keys(p.Tiers)) {
+		variants = append(variants, tierVariant+tier)
+	}
+	return variants
+}
+
+// smallPool warns where p·C < 4·R·RTT: a pool that refills faster than leases of it can travel leaves tokens unused.
+func (o CheckOptions) smallPool(p *Policy, b limit.Budget) *fault {
+	pool := o.pool(p, b)
+	wanted := limit.Micros((4 * o.RTT).Microseconds())
+	if b.Rate == 0 || b.Capacity == 0 || b.TimeTo(pool.Micro()) >= wanted {
+		return nil
+	}
+	if p.AllotmentPPM == limit.Whole {
+		return faultf("lower allotment so that regions can lease what others do not use",
+			"policy %s has no pool: what one region does not use serves no other", p.Name)
+	}
+	// Allotments are floored, so p is never less than 1 − k. Only a suggestion, so floats will do.
+	tokens := float64(b.Rate) / limit.MicroPerToken * (4 * o.RTT).Seconds()
+	needed := math.Ceil(tokens * limit.Whole / float64(limit.Whole-p.AllotmentPPM))
+	remedy := "lower the rate"
+	if needed <= float64(limit.MaxTokens) {
+		remedy = fmt.Sprintf("raise burst to %.0f, or lower the rate", needed)
+	}
+	return faultf(remedy, "policy %s: its pool of %d tokens is less than 4 round trips of %s at its rate, so demand in one region may not get all of it",
+		p.Name, pool, o.RTT)
+}
+
+// pool returns what is left of b when every region has its allotment; where the regions are not known, but for rounding.
+func (o CheckOptions) pool(p *Policy, b limit.Budget) limit.Tokens {
+	if len(o.Weights) > 0 {
+		return limit.Split{AllotmentPPM: p.AllotmentPPM, Weights: o.Weights, Cost: p.MaxCost()}.Pool(b).Capacity
+	}
+	return b.Capacity - b.Capacity*limit.Tokens(p.AllotmentPPM)/limit.Whole
+}
+
+// shares notes what each region serves of b while the allocator is out: its whole share.
+func (o CheckOptions) shares(p *Policy, variant string, b limit.Budget) *fault {
+	if len(o.Weights) == 0 || b.Capacity == 0 {
+		return nil
+	}
+	whole := limit.Split{AllotmentPPM: limit.Whole, Weights: o.Weights, Cost: p.MaxCost()}
+	served := make([]string, 0, len(o.Weights))
+	for _, region := range slices.Sorted(maps.Keys(o.Weights)) {
+		served = append(served, fmt.Sprintf("%s %s", region, whole.Allotment(b, region)))
+	}
+	name := p.Name
+	if tier, ok := strings.CutPrefix(variant, tierVariant); ok {
+		name += " for tier " + tier
+	}
+	beyond, remedy := "", "change weights to change it, or on_failure.allocator to open to admit what is beyond it"
+	if p.OnAllocator == Open {
+		beyond, remedy = ", and then admits what is beyond it", "change on_failure.allocator to local to keep the limit"
+	}
+	return faultf(remedy, "policy %s: while the allocator is out each region serves its share (%s)%s", name, strings.Join(served, ", "), beyond)
+}

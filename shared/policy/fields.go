@@ -1,0 +1,232 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/annona-gateway/annona/shared/limit"
+)
+
+// policyFields are all fields of a policy that the document's format knows, in the order of its description.
+var policyFields = []string{
+	"name", "match", "key", "missing", "algorithm", "rate", "burst", "max_delay", "limit", "window", "timezone", "anchor",
+	"scope", "cost", "tiers", "overrides", "on_loss", "on_failure", "enforce", "ban", "lease_wait", "allotment", "owner",
+}
+
+// requiredFields have no default, each with what to write.
+var (
+	requiredFields   = []string{"name", "key", "algorithm", "rate", "scope", "on_failure"}
+	requiredRemedies = map[string]string{
+		"name":       "write name: and a short name, such as api-per-user",
+		"key":        "write key: [user], or another of " + strings.Join(partNames(), ", "),
+		"algorithm":  "write algorithm: " + TokenBucket,
+		"rate":       "write rate: and a number and a time, such as 100/min",
+		"scope":      "write scope: global for one budget over all regions, or scope: region for one in each",
+		"on_failure": "write on_failure: {redis: closed, allocator: local}, or what else should happen while they are out",
+	}
+)
+
+// laterAlgorithms are known, but not supported yet.
+var laterAlgorithms = []string{"fixed_window", "sliding_window_log", "sliding_window_counter", "concurrency"}
+
+// draft is a policy while it is read, with its fields as written.
+type draft struct {
+	*Policy
+	node  *node
+	found map[string]*node
+}
+
+// policy reads one policy. It returns the name's node too, nil where there is no usable name.
+func (r *reader) policy(d *Document, n *node) (*Policy, *node) {
+	if !r.is(n, mapping, "write each policy as `- name: …`") {
+		return nil, nil
+	}
+	p := draft{
+		Policy: &Policy{AllotmentPPM: limit.Whole / 10, Enforced: true},
+		node:   n,
+		found:  r.fields(n, policyFields),
+	}
+	r.required(p)
+	for _, name := range policyFields {
+		if field := p.found[name]; field != nil {
+			r.policyField(p, name, field)
+		}
+	}
+	r.numbers(d, p)
+	r.consistent(p)
+	if p.Name == "" {
+		return p.Policy, nil
+	}
+	return p.Policy, p.found["name"]
+}
+
+// consistent warns of fields that do nothing beside the others.
+func (r *reader) consistent(p draft) {
+	if p.Scope != RegionOnly {
+		return
+	}
+	for _, name := range []string{"allotment", "lease_wait"} {
+		if n := p.found[name]; n != nil {
+			r.warn(n, faultf("remove it, or write scope: global", "%s does nothing in scope region, which leases no tokens", name))
+		}
+	}
+}
+
+func (r *reader) required(p draft) {
+	needed := requiredFields
+	if algorithm := p.found["algorithm"]; algorithm != nil && slices.Contains(laterAlgorithms, algorithm.text) {
+		needed = slices.DeleteFunc(slices.Clone(needed), func(name string) bool { return name == "rate" })
+	}
+	r.need(p.node, p.found, needed, requiredRemedies)
+}
+
+// policyField reads every field but the numbers, which hang together.
+func (r *reader) policyField(p draft, name string, n *node) {
+	switch name {
+	case "name":
+		p.Name = r.token(n, policyLetters)
+	case "match":
+		r.match(p, n)
+	case "key":
+		r.key(p, n)
+	case "missing":
+		p.DenyMissing = r.word(n, []string{"skip", "deny"}, nil) == "deny"
+	case "algorithm":
+		p.Algorithm = r.word(n, []string{TokenBucket}, laterAlgorithms)
+	case "scope":
+		p.Scope = Scope(r.word(n, []string{string(Global), string(RegionOnly)}, nil))
+	case "cost":
+		r.cost(n)
+	case "on_failure":
+		r.onFailure(p, n)
+	case "enforce":
+		p.Enforced = r.enforce(n)
+	case "lease_wait":
+		p.LeaseWait = r.leaseWait(n)
+	case "allotment":
+		if text, ok := r.text(n, "write a percentage such as 10%"); ok {
+			p.AllotmentPPM = valueOf(r, n, text, parsePercent)
+		}
+	case "owner":
+		p.Owner = r.owner(n)
+	case "max_delay":
+		r.unlessDefault(n, "0s", "0")
+	case "on_loss":
+		r.onLoss(p, n)
+	case "overrides", "ban":
+		r.unsupported(n)
+	case "limit", "window", "timezone", "anchor":
+		r.refuseName(n, faultf("a token_bucket takes rate and burst: remove it",
+			"%s is for windows and concurrency, and not supported by this version yet", name))
+	}
+}
+
+// valueOf parses text and reports what is wrong with it at n.
+func valueOf[T any](r *reader, n *node, text string, parse func(string) (T, *fault)) T {
+	value, f := parse(text)
+	if f != nil {
+		r.refuse(n, f)
+	}
+	return value
+}
+
+// unlessDefault refuses a field that this version supports only at its default.
+func (r *reader) unlessDefault(n *node, defaults ...string) {
+	if n.kind == null {
+		r.is(n, scalar, "")
+	} else if n.kind != scalar || !slices.Contains(defaults, n.text) {
+		r.refuse(n, faultf(fmt.Sprintf("write %s or remove it", defaults[0]),
+			"%s other than %s is not supported by this version yet", label(n), defaults[0]))
+	}
+}
+
+func (r *reader) cost(n *node) {
+	if n.kind == scalar {
+		if cost, f := parseTokens(n.text); f != nil {
+			r.refuse(n, faultf("write cost: 1 or remove it", "the cost %s", f.message))
+			return
+		} else if cost == 0 {
+			r.refuse(n, faultf("write cost: 1 or remove it; exempt clients with `missing: skip` or a path that does not match", "a cost of 0 charges nothing"))
+			return
+		}
+	}
+	r.unlessDefault(n, "1")
+}
+
+func (r *reader) onLoss(p draft, n *node) {
+	if scope := p.found["scope"]; scope != nil && scope.text == string(Global) {
+		r.refuseName(n, faultf("remove it: global budgets are always exact", "on_loss is for scope region only"))
+		return
+	}
+	r.word(n, []string{"full"}, []string{"empty"})
+}
+
+// onFailure reads `closed`, which sets redis and leaves the allocator local, or `{redis: local, allocator: open}`.
+func (r *reader) onFailure(p draft, n *node) {
+	redis := []string{string(Open), string(Closed), string(Local)}
+	if n.kind == scalar {
+		p.OnRedis, p.OnAllocator = Failure(r.word(n, redis, nil)), Local
+		return
+	}
+	if !r.is(n, mapping, requiredRemedies["on_failure"]) {
+		return
+	}
+	found := r.fields(n, []string{"redis", "allocator"})
+	needed := []string{"redis", "allocator"}
+	if scope := p.found["scope"]; scope != nil && scope.text == string(RegionOnly) {
+		needed, p.OnAllocator = needed[:1], Local // a budget of one region asks no allocator
+	}
+	r.need(n, found, needed, map[string]string{
+		"redis":     "write redis: closed, open or local",
+		"allocator": "write allocator: local (go on with the region's own tokens) or open",
+	})
+	if redisNode := found["redis"]; redisNode != nil {
+		p.OnRedis = Failure(r.word(redisNode, redis, nil))
+	}
+	if allocator := found["allocator"]; allocator != nil {
+		p.OnAllocator = Failure(r.word(allocator, []string{string(Local), string(Open)}, nil))
+	}
+}
+
+func (r *reader) enforce(n *node) bool {
+	text, ok := r.text(n, "write 100% to enforce, 0% to shadow")
+	if !ok {
+		return true
+	}
+	ppm, f := parsePercent(text)
+	switch {
+	case f != nil:
+		r.refuse(n, faultf("write 100% to enforce, 0% to shadow", "%s", f.message))
+	case ppm != 0 && ppm != limit.Whole:
+		r.refuse(n, faultf("write 100% to enforce, 0% to shadow", "enforce %s is not supported by this version yet", text))
+	}
+	return ppm != 0
+}
+
+// MaxLeaseWait is the longest that a request may wait for a lease.
+const MaxLeaseWait = 2 * time.Second
+
+// leaseWait reads how long a request may wait for a lease. A written 0 must not become the default, for which the zero value
+// stands: it is kept as the shortest wait there is, below any round trip.
+func (r *reader) leaseWait(n *node) time.Duration {
+	text, ok := r.text(n, "write a duration such as 500ms")
+	if !ok {
+		return 0
+	}
+	wait, f := parseWait(text, MaxLeaseWait)
+	if f != nil {
+		r.refuse(n, f)
+	}
+	return max(wait, time.Microsecond)
+}
+
+func (r *reader) owner(n *node) string {
+	const remedy, most = "write a team or person in one line of at most 128 bytes", 128
+	text, ok := r.text(n, remedy)
+	if ok && (len(text) > most || strings.ContainsFunc(text, func(c rune) bool { return c < ' ' })) {
+		r.refuse(n, faultf(remedy, "the owner is too long or has more than one line"))
+	}
+	return text
+}

@@ -1,0 +1,224 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// matches is the dumb twin of the index: whether p is for method and path.
+func matches(p *Policy, method, path string) bool {
+	if len(p.Methods) > 0 && !slices.Contains(p.Methods, method) {
+		return false
+	}
+	return len(p.Paths) == 0 || slices.ContainsFunc(p.Paths, func(pattern string) bool {
+		prefix, under := strings.CutSuffix(pattern, "/*")
+		if !under {
+			return path == pattern
+		}
+		return strings.HasPrefix(path, "/") && (path == prefix || strings.HasPrefix(path, prefix+"/"))
+	})
+}
+
+func TestMatchPaths(t *testing.T) {
+	for pattern, paths := range map[string]map[string]bool{
+		"/x/*":   {"/x": true, "/x/": true, "/x/a": true, "/x/a/b": true, "/xa": false, "/": false, "/X": false, "x": false, "": false, "/y/x/a": false},
+		"/x":     {"/x": true, "/x/": false, "/x/a": false, "/X": false},
+		"/x/":    {"/x/": true, "/x": false, "/x/a": false},
+		"/":      {"/": true, "/x": false, "": false},
+		"/*":     {"/": true, "/x": true, "/x/y": true, "": false, "x": false},
+		"/a/b/*": {"/a": false, "/a/b": true, "/a/b/c": true, "/a/bc": false},
+		"/%2f/*": {"/%2f/a": true, "///a": false},
+	} {
+		index := newIndex([]*Policy{{Paths: []string{pattern}}})
+		for path, want := range paths {
+			found := index.find("GET", path)
+			if got := found.count() == 1; got != want {
+				t.Errorf("%q matches %q = %t, want %t", pattern, path, got, want)
+			}
+		}
+	}
+}
+
+func TestMatchMethods(t *testing.T) {
+	d := mustParse(t, policyWith("match: {methods: [GET, PURGE]}"))
+	for method, want := range map[string]int{"GET": 1, "PURGE": 1, "get": 0, "POST": 0, "": 0} {
+		matched, err := d.Match(&Request{Identity: Identity{User: "a"}, Method: method, Path: "/"})
+		if err != nil || len(matched) != want {
+			t.Errorf("Match of %q = %d policies, %v, want %d", method, len(matched), err, want)
+		}
+	}
+}
+
+func TestMatchKeepsDocumentOrder(t *testing.T) {
+	var policies []*Policy
+	for i := range MaxPolicies {
+		p := &Policy{Name: fmt.Sprint("p", i), Parts: []string{"all"}}
+		switch i % 4 {
+		case 0:
+			p.Paths = []string{"/a/*"}
+		case 1:
+			p.Paths, p.Methods = []string{"/a/b"}, []string{"GET"}
+		case 2:
+			p.Methods = []string{"POST"}
+		}
+		policies = append(policies, p)
+	}
+	d := &Document{Policies: policies} // one that Parse did not make works too
+	matched, err := d.Match(&Request{Method: "GET", Path: "/a/b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want []string
+	for _, m := range matched {
+		got = append(got, m.Policy.Name)
+	}
+	for _, p := range policies {
+		if matches(p, "GET", "/a/b") {
+			want = append(want, p.Name)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMatchMissingIdentity(t *testing.T) {
+	anyone := &Request{Method: "GET", Path: "/"}
+	if matched, err := mustParse(t, policyWith("missing: skip")).Match(anyone); err != nil || len(matched) != 0 {
+		t.Errorf("missing: skip: Match = %v, %v, want none", matched, err)
+	}
+	_, err := mustParse(t, policyWith("missing: deny")).Match(anyone)
+	if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "policy p") {
+		t.Errorf("missing: deny: Match = %v, want ErrMissing that names the policy", err)
+	}
+	// A shadow policy denies nobody, 401 included.
+	if matched, err := mustParse(t, policyWith("missing: deny\n    enforce: 0%")).Match(anyone); err != nil || len(matched) != 0 {
+		t.Errorf("missing: deny in shadow: Match = %v, %v, want none", matched, err)
+	}
+}
+
+func TestFieldsForEveryPart(t *testing.T) {
+	whole := Request{
+		Identity: Identity{User: "acme", APIKey: "5e1f", Tier: "premium", IP: netip.MustParseAddr("::ffff:10.0.0.1")},
+		Method:   "GET", Path: "/", Route: "api",
+	}
+	for key, want := range map[string]struct {
+		fields  []string
+		display string
+	}{
+		"user":          {[]string{"user", "acme"}, "user=acme"},
+		"api_key":       {[]string{"api_key", "5e1f"}, "api_key=5e1f"},
+		"ip":            {[]string{"ip", "10.0.0.1"}, "ip=10.0.0.1"},
+		"tier, route":   {[]string{"tier", "premium", "route", "api"}, "tier=premium,route=api"},
+		"method, user":  {[]string{"user", "acme", "method", "GET"}, "user=acme,method=GET"},
+		"ip, user":      {[]string{"user", "acme", "ip", "10.0.0.1"}, "user=acme,ip=10.0.0.1"},
+		"user, ip":      {[]string{"user", "acme", "ip", "10.0.0.1"}, "user=acme,ip=10.0.0.1"}, // order in the document changes no key
+		"all":           {[]string{"all", ""}, "all"},
+		"user, api_key": {[]string{"user", "acme", "api_key", "5e1f"}, "user=acme,api_key=5e1f"},
+	} {
+		p := mustParse(t, policyWith("key: ["+key+"]")).Policies[0]
+		fields, display, err := p.FieldsFor(&whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(append([]string{"p", "token_bucket"}, want.fields...), fields); diff != "" || display != want.display {
+			t.Errorf("key [%s]: FieldsFor = %q, %q, want %q, %q", key, fields, display, want.fields, want.display)
+		}
+		_, _, err = p.FieldsFor(&Request{})
+		if missing := errors.Is(err, ErrMissing); missing != (key != "all") {
+			t.Errorf("key [%s]: FieldsFor nobody = %v", key, err)
+		}
+	}
+	future := Policy{Name: "p", Parts: []string{"user", "claim:org"}}
+	if _, _, err := future.FieldsFor(&whole); !errors.Is(err, ErrMissing) {
+		t.Errorf("FieldsFor with an unknown part = %v, want ErrMissing: a shorter key would be another bucket", err)
+	}
+}
+
+func TestFieldsForCanonicalAddress(t *testing.T) {
+	p := &Policy{Parts: []string{"ip"}}
+	for address, want := range map[string]string{
+		"10.0.0.1": "10.0.0.1", "::ffff:10.0.0.1": "10.0.0.1", "2001:DB8:0::1": "2001:db8::1", "fe80::1%eth0": "fe80::1",
+	} {
+		fields, _, err := p.FieldsFor(&Request{Identity: Identity{IP: netip.MustParseAddr(address)}})
+		if err != nil || fields[3] != want {
+			t.Errorf("FieldsFor %s = %q, %v, want %s", address, fields, err, want)
+		}
+	}
+}
+
+// FuzzMatch compares the index with its dumb twin, over policies made of fuzzed patterns.
+func FuzzMatch(f *testing.F) {
+	f.Add("/x/* /x /y /*", "GET  POST", "GET", "/x/y")
+	f.Add("/x/", "", "", "")
+	f.Add("/a/b/*", "GET", "GET", "/a/b")
+	f.Fuzz(func(t *testing.T, patterns, methods, method, path string) {
+		var policies []*Policy
+		names := strings.Split(methods, " ")
+		for i, pattern := range strings.Split(patterns, " ") {
+			if len(policies) == 64 {
+				break
+			}
+			p := &Policy{}
+			if strings.HasPrefix(pattern, "/") { // Parse refuses others
+				p.Paths = []string{pattern, "/always"}
+			}
+			if name := names[i%len(names)]; name != "" {
+				p.Methods = []string{name}
+			}
+			policies = append(policies, p)
+		}
+		found := newIndex(policies).find(method, path)
+		for i, p := range policies {
+			if got, want := found[0]&(1<<i) != 0, matches(p, method, path); got != want {
+				t.Errorf("policy %q %q matches %q %q = %t, want %t", p.Methods, p.Paths, method, path, got, want)
+			}
+		}
+	})
+}
+
+func thousand(t testing.TB) *Document {
+	var source strings.Builder
+	source.WriteString("schema: 1\npolicies:\n")
+	for i := range MaxPolicies {
+		fmt.Fprintf(&source, "- {name: p%d, match: {methods: [GET], paths: [/v%d/*]}, key: [user, ip], algorithm: token_bucket, rate: 1/s, scope: global, on_failure: open}\n", i, i)
+	}
+	return mustParse(t, source.String())
+}
+
+func TestMatchAllocatesOnlyForMatches(t *testing.T) {
+	d := thousand(t)
+	r := &Request{Identity: Identity{User: "a", IP: netip.MustParseAddr("10.0.0.1")}, Method: "GET", Path: "/other/" + strings.Repeat("a/", 4000)}
+	if allocs := testing.AllocsPerRun(100, func() { _, _ = d.Match(r) }); allocs != 0 {
+		t.Errorf("a request that no policy matches costs %v allocations", allocs)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	d := thousand(b)
+	for name, path := range map[string]string{"one of 1000": "/v500/items/7", "none of 1000": "/other/items/7"} {
+		r := &Request{Identity: Identity{User: "a", IP: netip.MustParseAddr("10.0.0.1")}, Method: "GET", Path: path}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := d.Match(r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	source := thousand(b).Source
+	b.SetBytes(int64(len(source)))
+	for b.Loop() {
+		Parse(source)
+	}
+}

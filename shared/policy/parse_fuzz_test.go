@@ -1,0 +1,46 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/annona-gateway/annona/shared/limit"
+)
+
+// FuzzParse: no input panics, every problem has a place and says what to do, and what is accepted is a document that keeps
+// its promises to whoever matches and counts with it.
+func FuzzParse(f *testing.F) {
+	for _, source := range []string{full, "", "- a", "a: b: c", "[", "{\"schema\":1,\"policies\":[]}", policyWith("burst: 0"), policyWith("<<: *a"), "a: \"\t\"", "? a\n: b"} {
+		f.Add([]byte(source))
+	}
+	f.Fuzz(func(t *testing.T, source []byte) {
+		d, problems := Parse(source)
+		if (d == nil) != problems.Refused() {
+			t.Fatalf("document %v with problems %v", d, problems)
+		}
+		for _, p := range problems {
+			if p.Line < 1 || p.Column < 1 || p.Message == "" || p.Remedy == "" || strings.ContainsAny(p.String()+p.Path, "\n\r") {
+				t.Errorf("problem %q", p)
+			}
+		}
+		if d == nil {
+			return
+		}
+		names := map[string]bool{}
+		for _, p := range d.Policies {
+			if p.Name == "" || names[p.Name] || len(p.Parts) == 0 || p.Algorithm != TokenBucket || p.OnRedis == "" || p.OnAllocator == "" {
+				t.Errorf("policy %+v", p)
+			}
+			names[p.Name] = true
+			for _, variant := range p.variants() {
+				b, ok := p.BudgetOf(variant)
+				if !ok || b.Capacity < 0 || b.Capacity > limit.MaxTokens || b.Rate < 0 || b.Rate > limit.MaxRate || (b.Rate == 0 && b.Capacity > 0) {
+					t.Errorf("policy %s %q has %v, %t", p.Name, variant, b, ok)
+				}
+			}
+		}
+		if _, err := d.Match(&Request{Method: "GET", Path: "/"}); err != nil && !strings.Contains(err.Error(), ErrMissing.Error()) {
+			t.Error(err)
+		}
+	})
+}
