@@ -139,7 +139,8 @@ func numbersOf(c Command) *factpb.Numbers {
 func (a answer) to(item *leasepb.Item) *leasepb.Answer {
 	return &leasepb.Answer{
 		Key: item.GetKey(), Policy: item.GetPolicy(), Session: item.GetSession(), Seq: item.GetSeq(), Window: item.GetWindow(),
-		Granted: int64(a.granted), TtlUs: int64(a.ttl), DryForUs: int64(a.dryFor), PoolLevel: int64(a.level),
+		Granted: int64(a.granted), TtlUs: int64(a.ttl), DryForUs: int64(a.dryFor), FitsInUs: int64(a.fitsIn),
+		PoolLevel: int64(a.level),
 	}
 }
 

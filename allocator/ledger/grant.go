@@ -39,7 +39,9 @@ func (pr *proposal) grant() {
 	}
 	level := p.level - granted
 	f.PoolLevel = int64(max(level, 0))
-	f.DryForUs = int64(p.dryFor(pr.at, level, cost, p.outstanding() > h.held()))
+	fits := p.fitsIn(pr.at, level, cost)
+	f.FitsInUs = int64(fits)
+	f.DryForUs = int64(p.dryFor(fits, p.outstanding() > h.held()))
 	if !renews && f.DryForUs == 0 {
 		f.DryForUs = int64(shortestDry)
 	}
@@ -85,16 +87,23 @@ func (pr *proposal) fair(want limit.Tokens) limit.Tokens {
 	return limit.MaxMin(pr.p.level+pr.p.outstanding(), demands)[own]
 }
 
-// dryFor returns for how long a pool with level left cannot serve one more cost; 0 where it can.
-func (p *pool) dryFor(at limit.Micros, level, cost limit.Tokens, besides bool) limit.Micros {
-	if level >= cost {
+// fitsIn returns how long until the refill alone has brought a pool with level left one more cost; 0 where it has one.
+func (p *pool) fitsIn(at limit.Micros, level, cost limit.Tokens) limit.Micros {
+	switch {
+	case level >= cost:
+		return 0
+	case cost > p.budget.Capacity:
+		return lease.MaxDuration
+	}
+	return min(max(p.budget.TimeTo((cost-level).Micro())-(at-p.mark), 1), lease.MaxDuration)
+}
+
+// dryFor returns for how long asking again is in vain, given what fitsIn returned; besides is true where others hold tokens.
+func (p *pool) dryFor(fits limit.Micros, besides bool) limit.Micros {
+	if fits == 0 {
 		return 0
 	}
-	dry := lease.MaxDuration
-	if cost <= p.budget.Capacity {
-		dry = p.budget.TimeTo((cost - level).Micro()) - (at - p.mark)
-	}
-	dry = max(dry, min(shortestDry, p.budget.TimeTo(p.budget.Capacity.Micro())/4), 1)
+	dry := max(fits, min(shortestDry, p.budget.TimeTo(p.budget.Capacity.Micro())/4))
 	if besides {
 		dry = min(dry, longestDryBeside)
 	}
@@ -109,7 +118,8 @@ func (p *pool) answer(at limit.Micros, h *holder, f *factpb.Decided) {
 	h.totals.granted += granted
 	h.seq = f.GetSeq()
 	h.answer = answer{
-		granted: granted, ttl: limit.Micros(f.GetTtlUs()), dryFor: limit.Micros(f.GetDryForUs()), level: limit.Tokens(f.GetPoolLevel()),
+		granted: granted, ttl: limit.Micros(f.GetTtlUs()), dryFor: limit.Micros(f.GetDryForUs()),
+		fitsIn: limit.Micros(f.GetFitsInUs()), level: limit.Tokens(f.GetPoolLevel()),
 	}
 	if f.GetLifeUs() > 0 {
 		h.life = max(h.life, limit.Micros(f.GetLifeUs()))

@@ -49,10 +49,10 @@ type holder struct {
 
 // answer is what a seq was answered, for a repeat of it.
 type answer struct {
-	granted     limit.Tokens
-	ttl, dryFor limit.Micros
-	level       limit.Tokens
-	writtenOff  bool // granted lapsed before it was known whether it arrived
+	granted             limit.Tokens
+	ttl, dryFor, fitsIn limit.Micros
+	level               limit.Tokens
+	writtenOff          bool // granted lapsed before it was known whether it arrived
 }
 
 // counters are an item's cumulative reports.

@@ -150,6 +150,7 @@ func checkAnswer(a *leasepb.Answer, item *leasepb.Item) error {
 	c.amount("granted", a.GetGranted(), MaxAmount)
 	c.amount("ttl_us", a.GetTtlUs(), int64(MaxDuration))
 	c.amount("dry_for_us", a.GetDryForUs(), int64(MaxDuration))
+	c.amount("fits_in_us", a.GetFitsInUs(), int64(MaxDuration))
 	c.amount("pool_level", a.GetPoolLevel(), MaxAmount)
 	c.thatf(a.GetGranted() == 0 || a.GetTtlUs() > 0, "granted %d without a ttl", a.GetGranted())
 	c.thatf(a.GetRefusal() == leasepb.Refusal_REFUSAL_UNSPECIFIED || a.GetGranted() == 0 && a.GetTtlUs() == 0, "refused, and granted or renewed")

@@ -265,6 +265,7 @@ type Decided struct {
 	Granted   int64 `protobuf:"varint,25,opt,name=granted,proto3" json:"granted,omitempty"`
 	TtlUs     int64 `protobuf:"varint,26,opt,name=ttl_us,json=ttlUs,proto3" json:"ttl_us,omitempty"`
 	DryForUs  int64 `protobuf:"varint,27,opt,name=dry_for_us,json=dryForUs,proto3" json:"dry_for_us,omitempty"`
+	FitsInUs  int64 `protobuf:"varint,33,opt,name=fits_in_us,json=fitsInUs,proto3" json:"fits_in_us,omitempty"`
 	PoolLevel int64 `protobuf:"varint,28,opt,name=pool_level,json=poolLevel,proto3" json:"pool_level,omitempty"`
 	// When the lease lapses, and how long after the decision that is; 0 where the answer renews nothing.
 	ExpiresAtUs int64 `protobuf:"varint,29,opt,name=expires_at_us,json=expiresAtUs,proto3" json:"expires_at_us,omitempty"`
@@ -491,6 +492,13 @@ func (x *Decided) GetTtlUs() int64 {
 func (x *Decided) GetDryForUs() int64 {
 	if x != nil {
 		return x.DryForUs
+	}
+	return 0
+}
+
+func (x *Decided) GetFitsInUs() int64 {
+	if x != nil {
+		return x.FitsInUs
 	}
 	return 0
 }
@@ -846,7 +854,7 @@ const file_factpb_fact_proto_rawDesc = "" +
 	"\x04term\x18\x01 \x01(\tR\x04term\x12\x14\n" +
 	"\x05empty\x18\x02 \x01(\bR\x05empty\x12\x17\n" +
 	"\alife_us\x18\x03 \x01(\x03R\x06lifeUs\x12\x12\n" +
-	"\x04lost\x18\x04 \x03(\tR\x04lost\"\xed\x06\n" +
+	"\x04lost\x18\x04 \x03(\tR\x04lost\"\x8b\a\n" +
 	"\aDecided\x12\x16\n" +
 	"\x06policy\x18\x01 \x01(\tR\x06policy\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\x12\x16\n" +
@@ -876,7 +884,9 @@ const file_factpb_fact_proto_rawDesc = "" +
 	"\agranted\x18\x19 \x01(\x03R\agranted\x12\x15\n" +
 	"\x06ttl_us\x18\x1a \x01(\x03R\x05ttlUs\x12\x1c\n" +
 	"\n" +
-	"dry_for_us\x18\x1b \x01(\x03R\bdryForUs\x12\x1d\n" +
+	"dry_for_us\x18\x1b \x01(\x03R\bdryForUs\x12\x1c\n" +
+	"\n" +
+	"fits_in_us\x18! \x01(\x03R\bfitsInUs\x12\x1d\n" +
 	"\n" +
 	"pool_level\x18\x1c \x01(\x03R\tpoolLevel\x12\"\n" +
 	"\rexpires_at_us\x18\x1d \x01(\x03R\vexpiresAtUs\x12\x17\n" +

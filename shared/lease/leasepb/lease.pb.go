@@ -569,8 +569,11 @@ type Answer struct {
 	// The pool's level after this answer.
 	PoolLevel int64 `protobuf:"varint,8,opt,name=pool_level,json=poolLevel,proto3" json:"pool_level,omitempty"`
 	// Why this item was refused; nothing was counted then.
-	Refusal       Refusal `protobuf:"varint,9,opt,name=refusal,proto3,enum=annona.lease.v1.Refusal" json:"refusal,omitempty"`
-	Window        int64   `protobuf:"varint,10,opt,name=window,proto3" json:"window,omitempty"`
+	Refusal Refusal `protobuf:"varint,9,opt,name=refusal,proto3,enum=annona.lease.v1.Refusal" json:"refusal,omitempty"`
+	Window  int64   `protobuf:"varint,10,opt,name=window,proto3" json:"window,omitempty"`
+	// How long until the pool's refill alone brings one more cost; 0 where it has one. dry_for is shorter where other regions
+	// hold tokens: asking again may help before, waiting until then will.
+	FitsInUs      int64 `protobuf:"varint,11,opt,name=fits_in_us,json=fitsInUs,proto3" json:"fits_in_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -671,6 +674,13 @@ func (x *Answer) GetRefusal() Refusal {
 func (x *Answer) GetWindow() int64 {
 	if x != nil {
 		return x.Window
+	}
+	return 0
+}
+
+func (x *Answer) GetFitsInUs() int64 {
+	if x != nil {
+		return x.FitsInUs
 	}
 	return 0
 }
@@ -888,7 +898,7 @@ const file_leasepb_lease_proto_rawDesc = "" +
 	"\acontact\x18\x04 \x01(\x04R\acontact\x122\n" +
 	"\aregions\x18\x05 \x01(\v2\x18.annona.lease.v1.RegionsR\aregions\x121\n" +
 	"\aanswers\x18\x06 \x03(\v2\x17.annona.lease.v1.AnswerR\aanswers\x12\x18\n" +
-	"\arefused\x18\a \x01(\tR\arefused\"\x98\x02\n" +
+	"\arefused\x18\a \x01(\tR\arefused\"\xb6\x02\n" +
 	"\x06Answer\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy\x12\x18\n" +
@@ -902,7 +912,9 @@ const file_leasepb_lease_proto_rawDesc = "" +
 	"pool_level\x18\b \x01(\x03R\tpoolLevel\x122\n" +
 	"\arefusal\x18\t \x01(\x0e2\x18.annona.lease.v1.RefusalR\arefusal\x12\x16\n" +
 	"\x06window\x18\n" +
-	" \x01(\x03R\x06window\"\xae\x02\n" +
+	" \x01(\x03R\x06window\x12\x1c\n" +
+	"\n" +
+	"fits_in_us\x18\v \x01(\x03R\bfitsInUs\"\xae\x02\n" +
 	"\aRegions\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x121\n" +
 	"\aregions\x18\x02 \x03(\v2\x17.annona.lease.v1.RegionR\aregions\x12\x1d\n" +
