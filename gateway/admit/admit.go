@@ -1,0 +1,230 @@
+// Package admit decides whether a request may pass: which policies match it, what it is charged at the region's buckets, and
+// what happens where tokens lack or a dependency is out. It has three answers: admitted, denied, and refused, which means that
+// it could not ask and is never a denial.
+package admit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/annona-gateway/annona/shared/bucket"
+	"github.com/annona-gateway/annona/shared/policy"
+	"github.com/annona-gateway/annona/shared/telemetry"
+)
+
+// Taker takes tokens from the region's buckets: all charges of a request or none. An error means that it could not ask.
+type Taker interface {
+	Take(ctx context.Context, r bucket.Request) (bucket.Verdict, error)
+}
+
+// Why a request is refused without its failure modes being asked.
+var (
+	ErrNoDocument  = errors.New("there is no policy document yet")
+	ErrManyMatches = fmt.Errorf("more than %d policies match; make their matches narrower", policy.MaxMatches)
+	errUnserved    = errors.New("a global policy cannot be asked about in this region yet")
+)
+
+// Options are an Admitter's settings.
+type Options struct {
+	Region string
+	// Shadow evaluates every policy and enforces none: the local red button.
+	Shadow    bool
+	Telemetry *telemetry.Telemetry
+}
+
+// Admitter decides for one gateway. Its methods are safe for any number of goroutines.
+type Admitter struct {
+	taker   Taker
+	options Options
+
+	snapshot  atomic.Pointer[Snapshot]
+	roundTrip atomic.Int64 // to the allocator, as the agent measured it, in ns
+	waiters   waiters
+	allocator allocator
+}
+
+// New returns an Admitter that refuses everything until it is given a snapshot.
+func New(taker Taker, options Options) *Admitter { return &Admitter{taker: taker, options: options} }
+
+// Use makes s decide about every request from now on.
+func (a *Admitter) Use(s *Snapshot) { a.snapshot.Store(s) }
+
+// Snapshot returns the one in use, nil before the first.
+func (a *Admitter) Snapshot() *Snapshot { return a.snapshot.Load() }
+
+// SetRoundTrip tells how long the way to the allocator and back is; it sizes the default wait for a lease.
+func (a *Admitter) SetRoundTrip(d time.Duration) { a.roundTrip.Store(int64(d)) }
+
+// Filled wakes the requests that wait for the bucket that was just filled.
+func (a *Admitter) Filled(fill bucket.Announcement) { a.waiters.filled(fill.Key) }
+
+// Decide answers r. The only error is policy.ErrMissing: a policy needs an identity that r lacks.
+func (a *Admitter) Decide(ctx context.Context, r *policy.Request) (Decision, error) {
+	s := a.snapshot.Load()
+	if s == nil {
+		return Decision{Answer: Refused, Cause: ErrNoDocument}, nil
+	}
+	matched, err := s.document.Match(r)
+	switch {
+	case err != nil && a.options.Shadow:
+		return Decision{Answer: Admitted}, nil // what is not enforced denies nobody
+	case err != nil:
+		return Decision{}, err
+	case len(matched) > policy.MaxMatches:
+		a.options.Telemetry.Log.ErrorContext(ctx, ErrManyMatches.Error(), "matches", len(matched), "route", r.Route)
+		return Decision{Answer: Refused, Cause: ErrManyMatches}, nil
+	}
+	var enforced, shadow []*claim
+	for _, m := range matched {
+		c := s.claim(m, r.Tier)
+		if m.Policy.Enforced && !a.options.Shadow {
+			enforced = append(enforced, &c)
+		} else if !s.unserved[m.Policy] {
+			shadow = append(shadow, &c)
+		}
+	}
+	d := a.enforce(ctx, s, enforced)
+	if d.Answer == Admitted && len(shadow) > 0 {
+		a.evaluate(ctx, s, shadow)
+	}
+	return d, nil
+}
+
+// enforce charges all claims or none. A round that lacks only what an allocator that is out would have brought, at policies
+// that are then open, is followed by one without those policies: they stay uncharged, the others still decide.
+func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim) Decision {
+	for _, c := range claims {
+		if s.unserved[c.policy] {
+			return a.couldNotAsk(ctx, s, claims, fmt.Errorf("%w: policy %s: %s", errUnserved, c.policy.Name, s.why))
+		}
+	}
+	asking, waited := claims, false
+	for len(asking) > 0 {
+		outcome, waitedNow, err := a.ask(ctx, asking, !waited)
+		waited = waited || waitedNow
+		switch {
+		case err != nil:
+			return a.couldNotAsk(ctx, s, claims, err)
+		case outcome == bucket.Admitted:
+			asking = nil
+			continue
+		}
+		a.allocator.ended(asking, waited, s.ttl)
+		rest := without(asking, func(c *claim) bool { return c.open(waited, s.ttl) })
+		if rest == nil {
+			return a.denied(ctx, s, claims)
+		}
+		asking = rest
+	}
+	return a.admitted(ctx, s, claims)
+}
+
+// without returns the claims that did not lack tokens, and marks those that did as passed. It returns nil, and marks nothing,
+// if one that lacks may not pass.
+func without(claims []*claim, mayPass func(*claim) bool) []*claim {
+	rest := make([]*claim, 0, len(claims))
+	for _, c := range claims {
+		switch {
+		case !c.state.Lacking:
+			rest = append(rest, c)
+		case !mayPass(c):
+			return nil
+		}
+	}
+	if len(rest) == len(claims) {
+		return nil // denied, and nobody says who lacked
+	}
+	for _, c := range claims {
+		c.passed = c.state.Lacking
+	}
+	return rest
+}
+
+// open tells whether c's policy lets a request pass that lacked tokens at it: the allocator is out, which a wait in vain has
+// shown, and the policy chose so.
+func (c *claim) open(waited bool, ttl time.Duration) bool {
+	return waited && c.policy.OnAllocator == policy.Open && c.unheard(ttl)
+}
+
+func (a *Admitter) admitted(ctx context.Context, s *Snapshot, claims []*claim) Decision {
+	d := Decision{Answer: Admitted}
+	for _, c := range claims {
+		outcome := countAdmitted
+		if c.passed {
+			outcome = countOpen
+			d.Degraded = DegradedAllocator
+			a.degraded(ctx, DegradedAllocator, c)
+		}
+		a.count(ctx, s, c, outcome)
+		d.Reports = append(d.Reports, c.report(Admitted))
+	}
+	return d
+}
+
+func (a *Admitter) denied(ctx context.Context, s *Snapshot, claims []*claim) Decision {
+	d := Decision{Answer: Denied}
+	for _, c := range claims {
+		r := c.report(Denied)
+		if r.Violated {
+			a.count(ctx, s, c, countDenied)
+			d.RetryIn = max(d.RetryIn, r.Reset)
+		}
+		d.Reports = append(d.Reports, r)
+	}
+	return d
+}
+
+// couldNotAsk lets the policies' failure modes decide. All must be open for the request to pass, for a policy that is closed
+// promised that nothing passes unasked. (Local answers as closed until gateways are counted.)
+func (a *Admitter) couldNotAsk(ctx context.Context, s *Snapshot, claims []*claim, cause error) Decision {
+	d := Decision{Answer: Admitted, Degraded: DegradedRedis}
+	for _, c := range claims {
+		if c.policy.OnRedis != policy.Open || ctx.Err() != nil {
+			d = Decision{Answer: Refused, Cause: cause}
+		}
+	}
+	for _, c := range claims {
+		c.asked, c.passed = false, false
+		outcome := countRefused
+		if d.Answer == Admitted {
+			outcome = countOpen
+		}
+		a.count(ctx, s, c, outcome)
+		if ctx.Err() == nil { // a client that went away is no outage
+			a.degraded(ctx, DegradedRedis, c)
+		}
+		d.Reports = append(d.Reports, c.report(d.Answer))
+	}
+	return d
+}
+
+// evaluate takes for policies in shadow: what they would have done is counted, and nothing else comes of it.
+func (a *Admitter) evaluate(ctx context.Context, s *Snapshot, claims []*claim) {
+	outcome, err := a.take(ctx, claims, false, 0)
+	if err != nil {
+		return // the store's health shows in the takes of enforced policies and in /readyz
+	}
+	for _, c := range claims {
+		switch {
+		case outcome == bucket.Admitted:
+			a.count(ctx, s, c, countAdmitted)
+		case c.state.Lacking:
+			a.count(ctx, s, c, countShadowDenied)
+		}
+	}
+}
+
+func (a *Admitter) count(ctx context.Context, s *Snapshot, c *claim, outcome string) {
+	a.options.Telemetry.Metrics.Decisions.Add(ctx, 1, s.counts[c.policy][outcome])
+}
+
+func (a *Admitter) degraded(ctx context.Context, dependency string, c *claim) {
+	a.options.Telemetry.Metrics.Degraded.Add(ctx, 1, metric.WithAttributes(attribute.String("dependency", dependency),
+		attribute.String("policy", c.policy.Name), attribute.String("region", a.options.Region)))
+}

@@ -1,0 +1,134 @@
+package admit
+
+import (
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/annona-gateway/annona/shared/bucket"
+	"github.com/annona-gateway/annona/shared/limit"
+	"github.com/annona-gateway/annona/shared/policy"
+)
+
+// Snapshot is everything that a decision depends on, computed once per change of a document and never changed afterwards.
+type Snapshot struct {
+	document *policy.Document
+	secret   *limit.Secret
+	shards   int
+	ttl      time.Duration
+	parts    map[*policy.Policy]map[string]parts
+	counts   map[*policy.Policy]counts
+	// unserved are the global policies that cannot be asked about here, and why.
+	unserved map[*policy.Policy]bool
+	why      string
+	names    []string
+}
+
+// parts are the numbers of one variant of a policy as this region needs them.
+type parts struct{ whole, own, pool limit.Budget }
+
+// counts are a policy's labels of annona.decisions, by outcome.
+type counts map[string]metric.MeasurementOption
+
+// The outcomes that annona.decisions counts.
+const (
+	countAdmitted     = "admitted"
+	countDenied       = "denied"
+	countRefused      = "refused"
+	countShadowDenied = "shadow_denied"
+	countOpen         = "open"
+)
+
+// Compile prepares document for region. Without a regions document nobody knows this region's part of a global budget, so its
+// global policies cannot be asked about; policies of scope region need none.
+func Compile(document *policy.Document, regions *policy.Regions, region string, secret *limit.Secret) *Snapshot {
+	s := &Snapshot{
+		document: document, secret: secret, shards: policy.DefaultShards, ttl: policy.DefaultTimes().TTL,
+		parts: map[*policy.Policy]map[string]parts{}, counts: map[*policy.Policy]counts{}, unserved: map[*policy.Policy]bool{},
+	}
+	if regions != nil {
+		s.shards, s.ttl = regions.Shards, regions.Times.TTL
+		if regions.Weights()[region] == 0 {
+			s.why = fmt.Sprintf("the regions document does not name region %s; add it or correct the name", region)
+		}
+	} else {
+		s.why = "there is no regions document yet; it comes from the allocator through the region's agent"
+	}
+	for _, p := range document.Policies {
+		if p.Scope == policy.Global && s.why != "" {
+			s.unserved[p] = true
+			s.names = append(s.names, p.Name)
+		}
+		s.parts[p] = variants(p, regions, region)
+		s.counts[p] = labels(p.Name, region)
+	}
+	return s
+}
+
+// Revision is that of the policy document.
+func (s *Snapshot) Revision() uint64 { return s.document.Revision }
+
+// Unserved names the policies that cannot be asked about, and says why; none where all can.
+func (s *Snapshot) Unserved() (names []string, why string) {
+	if len(s.names) == 0 {
+		return nil, ""
+	}
+	return s.names, s.why
+}
+
+func variants(p *policy.Policy, regions *policy.Regions, region string) map[string]parts {
+	byVariant := make(map[string]parts, 1+len(p.Tiers))
+	add := func(variant string, whole limit.Budget) {
+		v := parts{whole: whole, own: whole}
+		if p.Scope == policy.Global && regions != nil {
+			split := regions.Split(p)
+			v.own, v.pool = split.Allotment(whole, region), split.Pool(whole)
+		}
+		byVariant[variant] = v
+	}
+	add("", p.Budget)
+	for tier := range p.Tiers {
+		variant, budget := p.Variant(tier)
+		add(variant, budget)
+	}
+	return byVariant
+}
+
+func labels(name, region string) counts {
+	c := counts{}
+	for _, outcome := range []string{countAdmitted, countDenied, countRefused, countShadowDenied, countOpen} {
+		c[outcome] = metric.WithAttributeSet(attribute.NewSet(
+			attribute.String("policy", name), attribute.String("region", region), attribute.String("outcome", outcome)))
+	}
+	return c
+}
+
+// claim is one matched policy with its charge, and what came of it.
+type claim struct {
+	policy *policy.Policy
+	tier   string
+	parts  parts
+	charge bucket.Charge
+
+	asked  bool         // state is that of the last take
+	state  bucket.State // after the last take that had this claim
+	passed bool         // the policy is open and was left out
+}
+
+func (s *Snapshot) claim(m policy.Matched, tier string) claim {
+	key := s.secret.Key(m.Fields...)
+	v := s.parts[m.Policy][m.Variant]
+	return claim{policy: m.Policy, tier: tier, parts: v, charge: bucket.Charge{
+		Ref:      bucket.Ref{Shard: key.Shard(s.shards), Key: key},
+		Policy:   m.Policy.Name,
+		Variant:  m.Variant,
+		Revision: s.document.Revision,
+		Leased:   m.Policy.Scope == policy.Global,
+		Part:     v.own,
+		Pool:     v.pool,
+		Cost:     1,
+		Sealed:   s.secret.Seal(m.Display),
+	}}
+}

@@ -1,0 +1,52 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/annona-gateway/annona/shared/config"
+	"github.com/annona-gateway/annona/shared/telemetry"
+)
+
+// Command is `annona gateway`.
+func Command() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "gateway --config FILE",
+		Short: "Serve one region's clients: admit, deny or refuse their requests and carry them to the upstream",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), file) },
+	}
+	cmd.Flags().StringVar(&file, "config", "", "the configuration, gateway.yaml; the environment (ANNONA_...) wins over it")
+	return cmd
+}
+
+func serve(ctx context.Context, file string) (err error) {
+	cfg := Defaults()
+	if err = config.Load(file, os.Environ(), &cfg); err != nil {
+		return err
+	}
+	if err = cfg.Validate(); err != nil {
+		return fmt.Errorf("%w:\n%w", config.ErrUsage, err)
+	}
+	cfg.Telemetry.Role, cfg.Telemetry.Region = "gateway", cfg.Region
+	tel, err := telemetry.Start(ctx, cfg.Telemetry)
+	if err != nil {
+		return fmt.Errorf("%w: telemetry: %w", config.ErrUsage, err)
+	}
+	defer func() {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		err = errors.Join(err, tel.Shutdown(flush))
+	}()
+	g, err := Open(ctx, cfg, tel)
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.Run(ctx), g.Close())
+}

@@ -1,0 +1,253 @@
+// Package gateway is the role that clients talk to: it identifies a request, asks the region's Redis whether its limits admit
+// it, and carries it to the upstream. It holds no tokens and no credential of NATS; all it shares with others is Redis.
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/annona-gateway/annona/gateway/admit"
+	"github.com/annona-gateway/annona/gateway/identity"
+	"github.com/annona-gateway/annona/gateway/proxy"
+	"github.com/annona-gateway/annona/shared/bucket"
+	"github.com/annona-gateway/annona/shared/config"
+	"github.com/annona-gateway/annona/shared/limit"
+	"github.com/annona-gateway/annona/shared/telemetry"
+)
+
+// Bounds on clients that are slow on purpose or by accident. Bodies and answers have none: streams last as long as they last.
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 64 << 10
+)
+
+// drainTime is how long requests in flight may go on after the gateway was told to stop; it leaves a moment of the ten seconds
+// that a role has for the rest.
+const drainTime = 9500 * time.Millisecond
+
+// store is what a gateway needs of its region's Redis.
+type store interface {
+	admit.Taker
+	Fills(ctx context.Context, f func(bucket.Announcement)) error
+	Mirror(ctx context.Context) (bucket.Mirror, error)
+	MirrorChanges(ctx context.Context, f func()) error
+	Register(ctx context.Context, g bucket.Gateway) error
+	Ping(ctx context.Context) error
+	Close() error
+}
+
+var _ store = (*bucket.Store)(nil)
+
+// Gateway is one running gateway.
+type Gateway struct {
+	config    Config
+	telemetry *telemetry.Telemetry
+	store     store
+	identity  *identity.Reader
+	proxy     *proxy.Proxy
+	admitter  *admit.Admitter
+	secret    *limit.Secret
+	fields    fields
+	id        string // names this process among the region's gateways
+
+	listener, adminListener net.Listener
+	server, adminServer     *http.Server
+
+	loop     documents              // owned by Open, then by the loop of Run
+	refused  atomic.Pointer[string] // why the newest mirrored document is not in use, nil if it is
+	draining atomic.Bool
+}
+
+// Open makes a gateway ready and binds its addresses. It does not wait for Redis to be there.
+func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("%w:\n%w", config.ErrUsage, err)
+	}
+	if cfg.Redis.EpochBegun == nil {
+		begun := context.WithoutCancel(ctx)
+		cfg.Redis.EpochBegun = func(_ int, reason string) {
+			tel.Metrics.EpochBegun.Add(begun, 1,
+				metric.WithAttributes(attribute.String("reason", reason), attribute.String("region", cfg.Region)))
+		}
+	}
+	s, err := bucket.Open(cfg.Redis)
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	g, err := open(ctx, cfg, tel, s)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return g, nil
+}
+
+func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
+	g := &Gateway{
+		config: cfg, telemetry: tel, store: s, id: rand.Text(),
+		admitter: admit.New(s, admit.Options{Region: cfg.Region, Shadow: cfg.Enforcement == shade, Telemetry: tel}),
+		fields: fields{
+			sets: cfg.Headers, jitter: float64(cfg.RetryJitter), epoch: cfg.Reset == epoch, now: time.Now, random: mathrand.Float64,
+		},
+	}
+	var err error
+	if g.secret, err = secretOf(cfg); err != nil {
+		return nil, err
+	}
+	if g.identity, err = identity.NewReader(cfg.Identity, cfg.Keys); err != nil {
+		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
+	}
+	if g.proxy, err = proxy.New(cfg.Routes, tel.Log); err != nil {
+		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
+	}
+	if err = g.coldStart(ctx); err != nil {
+		return nil, err
+	}
+	g.refresh(ctx)
+	return g, g.bind(ctx)
+}
+
+// secretOf reads the secret that all roles share.
+func secretOf(cfg Config) (*limit.Secret, error) {
+	raw := cfg.Secret
+	if raw == nil {
+		text, err := os.ReadFile(cfg.Identity.HashSecretFile)
+		if err != nil {
+			return nil, fmt.Errorf("%w: identity.hash_secret_file: %w", config.ErrUsage, err)
+		}
+		raw = bytes.TrimSpace(text)
+	}
+	secret, err := limit.NewSecret(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%w: identity.hash_secret_file: %w", config.ErrUsage, err)
+	}
+	return secret, nil
+}
+
+// Addr is where clients reach the gateway, AdminAddr where probes and metrics are.
+func (g *Gateway) Addr() net.Addr { return g.listener.Addr() }
+
+// AdminAddr is where probes and metrics are.
+func (g *Gateway) AdminAddr() net.Addr { return g.adminListener.Addr() }
+
+// Run serves until ctx ends, then stops accepting, lets requests in flight finish for at most ten seconds, and returns nil.
+func (g *Gateway) Run(ctx context.Context) error {
+	// What waiting requests need goes on until they have finished.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var group sync.WaitGroup
+	failed := make(chan error, 2)
+	changed := make(chan struct{}, 1)
+	group.Go(func() { g.watch(work, changed) })
+	group.Go(func() { g.subscribe(work, "fills", func() error { return g.store.Fills(work, g.admitter.Filled) }) })
+	group.Go(func() {
+		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(changed) }) })
+	})
+	group.Go(func() { failed <- g.server.Serve(g.listener) })
+	group.Go(func() { failed <- g.adminServer.Serve(g.adminListener) })
+	g.telemetry.Log.InfoContext(ctx, "gateway serves", "listen", g.Addr().String(), "admin", g.AdminAddr().String())
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	g.drain(work)
+	stop()
+	group.Wait()
+	return err
+}
+
+// Close lets go of what Open took. Run must have returned, or never been called.
+func (g *Gateway) Close() error {
+	_ = g.server.Close()
+	_ = g.adminServer.Close()
+	for _, l := range []net.Listener{g.listener, g.adminListener} {
+		_ = l.Close() // closed already where Run was called
+	}
+	g.proxy.Close()
+	if err := g.store.Close(); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	return nil
+}
+
+// Ready tells whether the gateway can do its duty. That Redis, NATS or the allocator is out does not make it unready: what
+// happens then is the policies' decision, and another gateway of the region would be no better off.
+func (g *Gateway) Ready(ctx context.Context) []telemetry.Check {
+	serving := telemetry.Check{Name: "serving", OK: !g.draining.Load(), Required: true}
+	if !serving.OK {
+		serving.Detail = "draining"
+	}
+	policies := telemetry.Check{Name: "policies", Required: true, Detail: "there is no policy document yet"}
+	budgets := telemetry.Check{Name: "regions", OK: true}
+	if s := g.admitter.Snapshot(); s != nil {
+		policies.OK, policies.Detail = true, fmt.Sprintf("revision %d", s.Revision())
+		if names, why := s.Unserved(); len(names) > 0 {
+			budgets.OK, budgets.Detail = false, fmt.Sprintf("global policies cannot be asked about: %s: %v", why, names)
+		}
+	}
+	if why := g.refused.Load(); why != nil {
+		policies.Detail += "; " + *why
+	}
+	redis := telemetry.Check{Name: "redis", OK: true}
+	if err := g.store.Ping(ctx); err != nil {
+		redis.OK, redis.Detail = false, err.Error()
+	}
+	allocator := telemetry.Check{Name: "allocator", OK: true}
+	if _, out := g.admitter.Heard(); out {
+		allocator.OK, allocator.Detail = false, "a wait for a lease ended in vain: agent, NATS or allocator is out"
+	}
+	return []telemetry.Check{serving, policies, budgets, redis, allocator}
+}
+
+func (g *Gateway) bind(ctx context.Context) error {
+	var err error
+	var listen net.ListenConfig
+	if g.listener, err = listen.Listen(ctx, "tcp", g.config.Listen); err != nil {
+		return fmt.Errorf("gateway of %s: %w; free the address or give another in listen", g.config.Region, err)
+	}
+	if g.adminListener, err = listen.Listen(ctx, "tcp", g.config.Admin); err != nil {
+		_ = g.listener.Close() // nobody was accepted
+		return fmt.Errorf("gateway of %s: %w; free the address or give another in admin", g.config.Region, err)
+	}
+	log := slog.NewLogLogger(g.telemetry.Log.Handler(), slog.LevelDebug)
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	g.server = &http.Server{
+		Handler: g.pipeline(), Protocols: protocols, ErrorLog: log,
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+	}
+	g.adminServer = &http.Server{
+		Handler: g.telemetry.Handler(g.Ready), ErrorLog: log,
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ReadTimeout: headerTimeout, WriteTimeout: headerTimeout,
+	}
+	return nil
+}
+
+// drain ends serving: no new connection, requests in flight to their end or to the end of the time.
+func (g *Gateway) drain(ctx context.Context) {
+	g.draining.Store(true)
+	g.telemetry.Log.InfoContext(ctx, "gateway drains")
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	if err := g.server.Shutdown(ctx); err != nil {
+		g.telemetry.Log.WarnContext(ctx, "requests were cut off at the end of the drain", "error", err)
+		_ = g.server.Close() // its error is that of the listener, closed already
+	}
+	_ = g.adminServer.Close() // as above
+}

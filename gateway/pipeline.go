@@ -1,0 +1,202 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/annona-gateway/annona/gateway/admit"
+	"github.com/annona-gateway/annona/gateway/proxy"
+	"github.com/annona-gateway/annona/shared/policy"
+)
+
+// exchange is one request with its answer, as far as it came.
+type exchange struct {
+	answer    *answer
+	start     time.Time
+	requestID string
+	traceID   string
+	id        policy.Identity
+	path      string
+	target    *proxy.Target
+	decision  *admit.Decision
+	err       error
+}
+
+const exchangeKey = "annona.exchange"
+
+func exchangeOf(c echo.Context) *exchange {
+	x, _ := c.Get(exchangeKey).(*exchange)
+	return x
+}
+
+// pipeline is the path of a request, in its order.
+func (g *Gateway) pipeline() *echo.Echo {
+	e := echo.New()
+	e.HTTPErrorHandler = g.fail
+	e.Pre(g.observe, g.recover, g.nameRequest) // a request that panics shows in trace and log, too
+	e.Use(g.identify, g.normalise, g.admit)
+	e.RouteNotFound("/*", g.forward)
+	return e
+}
+
+// recover turns a panic of ours into a 500. One that aborts an answer on purpose goes on.
+func (g *Gateway) recover(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		defer func() {
+			cause := recover()
+			if cause == nil {
+				return
+			}
+			if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(cause)
+			}
+			g.telemetry.Log.ErrorContext(c.Request().Context(), "panic at a request; please report it",
+				"cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			g.fail(errPanic, c)
+		}()
+		return next(c)
+	}
+}
+
+// observe begins the request's span and ends it with what came of it, which also goes to the access log. Nobody before us is
+// trusted to decide about sampling yet, so the trace begins here.
+func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		ctx, span := g.telemetry.Tracer.Start(r.Context(), "request", trace.WithSpanKind(trace.SpanKindServer))
+		x := &exchange{start: time.Now(), answer: &answer{ResponseWriter: c.Response().Writer}}
+		if span.SpanContext().HasTraceID() {
+			x.traceID = span.SpanContext().TraceID().String()
+		}
+		x.answer.before = func(header http.Header) { g.complete(header, x) }
+		c.Response().Writer = x.answer
+		c.SetRequest(r.WithContext(ctx))
+		c.Set(exchangeKey, x)
+		defer func() { g.finish(ctx, span, c, x) }()
+		if err := next(c); err != nil {
+			g.fail(err, c)
+		}
+		return nil
+	}
+}
+
+// complete sets our fields on an answer that is about to leave, whoever made it.
+func (g *Gateway) complete(header http.Header, x *exchange) {
+	header.Set(echo.HeaderXRequestID, x.requestID)
+	g.fields.apply(header, x.decision)
+}
+
+func (g *Gateway) finish(ctx context.Context, span trace.Span, c echo.Context, x *exchange) {
+	outcome, route := "none", ""
+	var names []string
+	if x.decision != nil {
+		outcome = x.decision.Answer.String()
+		for _, r := range x.decision.Reports {
+			names = append(names, r.Policy.Name)
+		}
+	}
+	if x.target != nil {
+		route = x.target.Name
+	}
+	span.SetAttributes(attribute.String("http.route", route), attribute.Int("http.response.status_code", x.answer.status),
+		attribute.String("annona.outcome", outcome), attribute.StringSlice("annona.policies", names))
+	if x.decision != nil && x.decision.Degraded != "" {
+		span.SetAttributes(attribute.String("annona.degraded", x.decision.Degraded))
+	}
+	if x.err != nil && x.answer.status >= http.StatusInternalServerError {
+		span.SetStatus(codes.Error, x.err.Error())
+	}
+	span.End()
+	if g.config.AccessLog != asLog {
+		return
+	}
+	fields := []any{
+		"method", c.Request().Method, "route", route, "status", x.answer.status, "outcome", outcome, "policies", names,
+		"duration_ms", float64(time.Since(x.start).Microseconds()) / 1e3, "request_id", x.requestID,
+	}
+	if x.decision != nil && x.decision.Degraded != "" {
+		fields = append(fields, "degraded", x.decision.Degraded)
+	}
+	if x.err != nil && x.answer.status >= http.StatusInternalServerError {
+		fields = append(fields, "error", x.err.Error())
+	}
+	g.telemetry.Log.InfoContext(ctx, "request", fields...)
+}
+
+// nameRequest gives the request an id, its own if that is fit to be written into logs.
+func (g *Gateway) nameRequest(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		id := c.Request().Header.Get(echo.HeaderXRequestID)
+		if !fitRequestID(id) {
+			id = rand.Text()
+		}
+		c.Request().Header.Set(echo.HeaderXRequestID, id)
+		exchangeOf(c).requestID = id
+		return next(c)
+	}
+}
+
+func fitRequestID(id string) bool {
+	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:"
+	return id != "" && len(id) <= 64 && strings.Trim(id, alphabet) == ""
+}
+
+func (g *Gateway) identify(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		id, err := g.identity.Identify(c.Request())
+		if err != nil {
+			return err
+		}
+		exchangeOf(c).id = id
+		return next(c)
+	}
+}
+
+// normalise finds the one path that is matched and forwarded, and where it leads.
+func (g *Gateway) normalise(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		x, r := exchangeOf(c), c.Request()
+		var err error
+		if x.path, err = proxy.Normalise(r.URL); err != nil {
+			return err
+		}
+		if x.target, err = g.proxy.Route(r.Host, x.path); err != nil {
+			return err
+		}
+		if err = x.target.Check(r); err != nil {
+			return err
+		}
+		return next(c)
+	}
+}
+
+func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		x, r := exchangeOf(c), c.Request()
+		d, err := g.admitter.Decide(r.Context(), &policy.Request{Identity: x.id, Method: r.Method, Path: x.path, Route: x.target.Name})
+		if err != nil {
+			return err
+		}
+		x.decision = &d
+		if d.Answer != admit.Admitted {
+			return notAdmittedError{&d}
+		}
+		return next(c)
+	}
+}
+
+func (g *Gateway) forward(c echo.Context) error {
+	x := exchangeOf(c)
+	return x.target.Serve(x.answer, c.Request(), x.path, x.id)
+}
