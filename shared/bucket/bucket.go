@@ -1,0 +1,189 @@
+// Package bucket keeps one region's buckets in its Redis: take, ask, fill, schedule, and what a region mirrors there. Every
+// verb is one Lua script that decides and changes its record in one step, by Redis' own clock; Go only passes numbers in and
+// reads integers out. LAYOUT.md beside this file is the stored layout.
+package bucket
+
+import (
+	"errors"
+	"time"
+
+	"github.com/annona-gateway/annona/shared/lease/leasepb"
+	"github.com/annona-gateway/annona/shared/limit"
+)
+
+const (
+	// MaxCharges is how many policies one take may charge: their buckets and shard records must fit one script call.
+	MaxCharges = 32
+	// MaxShards is how many shards a deployment may have.
+	MaxShards = 1024
+)
+
+// Config says how to reach a region's Redis.
+type Config struct {
+	Mode         string        `yaml:"mode"` // single (cluster and sentinel come later)
+	Addrs        []string      `yaml:"addrs"`
+	Username     string        `yaml:"username"`
+	PasswordFile string        `yaml:"password_file"`
+	Timeout      time.Duration `yaml:"timeout"` // the longest that one request may wait for Redis; default 50 ms
+	PoolSize     int           `yaml:"pool_size"`
+	// ServerID names the server process where INFO cannot (an embedded store); read from INFO server otherwise.
+	ServerID string `yaml:"-"`
+	// EpochBegun, if set, hears of every epoch that this process began and why: "missing" or "server".
+	EpochBegun func(shard int, reason string) `yaml:"-"`
+}
+
+// Ref names one bucket.
+type Ref struct {
+	Shard int
+	Key   limit.Key
+}
+
+// Charge is what one policy takes for one request. A Cost of 0 is always admitted and changes nothing: a look at the bucket.
+type Charge struct {
+	Ref
+	Policy   string
+	Variant  string
+	Revision uint64
+	// Leased is true for scope global: beyond Part there is a pool to lease from.
+	Leased bool
+	// Part is what the region holds of its own: its allotment, or all of a limit of scope region.
+	Part limit.Budget
+	// Pool is the pool's budget; zero unless Leased.
+	Pool limit.Budget
+	Cost limit.Tokens
+	// Sealed is the identity behind the key, sealed; kept in a new record for the admin API.
+	Sealed []byte
+}
+
+// Request is one take: all charges or none.
+type Request struct {
+	Charges []Charge
+	// MayWait lets the answer be Wait; otherwise unmet cost is a denial, and is counted as demand.
+	MayWait bool
+	// WaitFor is how long the caller goes on waiting, from now.
+	WaitFor time.Duration
+	// Traceparent is the W3C trace context that an announcement carries, or "".
+	Traceparent string
+}
+
+// Outcome is the script's decision.
+type Outcome int
+
+// The outcomes of a take that could be asked. Wait: nothing was charged, some bucket lacks tokens that a lease may bring, and
+// the wait is registered as demand; take again when a fill is announced.
+const (
+	Admitted Outcome = iota + 1
+	Denied
+	Wait
+)
+
+// State is a bucket's state after a take.
+type State struct {
+	// Lacking is true where this charge alone made the request wait or be denied.
+	Lacking bool
+	// Level is what the own part holds, Left the lease.
+	Level limit.Micro
+	Left  limit.Tokens
+	// PoolLevel is the pool's level as last heard, PoolAge how long ago; PoolAge is negative where none was heard.
+	PoolLevel limit.Tokens
+	PoolAge   limit.Micros
+	// RetryIn is how long until Cost may fit: by the own part's refill or when the pool is not dry any more; 0 where it fits,
+	// or where nobody knows yet whether the pool has it; limit.Never where it never will.
+	RetryIn limit.Micros
+	// Heard is how long ago the allocator answered anything about this shard; negative where never.
+	Heard limit.Micros
+}
+
+// Verdict answers a take.
+type Verdict struct {
+	Outcome Outcome
+	States  []State // one a charge, in order
+}
+
+// ErrCouldNotAsk is wrapped by every error of a take: no decision was made, which is never a denial. If the outcome of the
+// call is unknown the charge may have happened.
+var ErrCouldNotAsk = errors.New("could not ask the region's Redis")
+
+// View is a bucket as an agent sees it before it plans. Instants are the store's clock.
+type View struct {
+	Ref
+	// Found is false where there is no record, or one of an older epoch: its lease is void, and nobody has asked for it since.
+	Found    bool
+	Epoch    string
+	Policy   string
+	Variant  string
+	Revision uint64
+	Sealed   []byte
+
+	Session, Seq, Applied uint64
+	// InFlight is true while seq waits for its answer and its deadline has not passed.
+	InFlight                                        bool
+	Left, Spent, Returned, Lapsed, Denied           limit.Tokens // counters are cumulative in the session
+	Waiting                                         limit.Tokens // cost that requests wait for now
+	Cost                                            limit.Tokens // smallest useful grant
+	Now, ExpiresAt, LastSpentAt, DryUntil           limit.Micros
+	AskedAt                                         limit.Micros // when the last item was made
+	AskedSpent, AskedDenied                         limit.Tokens // counters in the last item
+	AskedDemand                                     limit.Tokens // demand estimate in the last item
+	AnsweredSpent, AnsweredReturned, AnsweredLapsed limit.Tokens // counters in the last item that was answered
+	Traceparent                                     string
+}
+
+// Plan is what an agent wants to say and ask about the bucket in View.
+type Plan struct {
+	View View
+	// Want and Waiting ask for tokens, Return gives back (at most what is left), Demand is the estimate reported.
+	Want, Waiting, Return, Demand limit.Tokens
+	// NewSession abandons the session: what is left of its lease is given up.
+	NewSession bool
+	// Deadline is after how long without an answer another seq may be sent.
+	Deadline time.Duration
+	Draining bool
+}
+
+// Grant is the allocator's answer, to be applied to the bucket.
+type Grant struct {
+	Ref
+	Epoch        string
+	Session, Seq uint64
+	Granted      limit.Tokens
+	TTL, DryFor  time.Duration
+	PoolLevel    limit.Tokens
+}
+
+// Due schedules the next look of an agent at a bucket; a negative In takes it off the schedule.
+type Due struct {
+	Ref
+	In time.Duration
+}
+
+// Announcement is a message from within a script: a bucket low on tokens, or one just filled.
+type Announcement struct {
+	Ref
+	Traceparent string
+}
+
+// Mirror is what agents mirror into Redis for gateways to watch. Documents are the encoded forms.
+type Mirror struct {
+	PolicyRevision  uint64
+	Policy          []byte
+	RegionsRevision uint64
+	Regions         []byte
+	// RoundTrip is the agent's measured round trip to the allocator; 0 before the first.
+	RoundTrip time.Duration
+}
+
+// Gateway is one gateway's registration in its region.
+type Gateway struct {
+	ID          string
+	Revision    uint64
+	Fingerprint string
+	Heard       time.Duration // how long ago
+}
+
+// Asked is an item made by Ask, with the epoch that its envelope must name.
+type Asked struct {
+	Ref
+	Epoch string
+	Item  *leasepb.Item
+}

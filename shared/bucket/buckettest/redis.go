@@ -1,0 +1,113 @@
+package buckettest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Server is a redis-server process that a test started and owns.
+type Server struct {
+	// Addr is where it listens, on loopback; Restart keeps it.
+	Addr string
+	// Dir is its working directory: where it keeps its data if args turn persistence on.
+	Dir string
+
+	t    testing.TB
+	args []string
+	proc *exec.Cmd
+	log  *strings.Builder
+}
+
+// StartRedis starts a redis-server on a free port of loopback and waits until it answers; the test's end kills it. It keeps
+// nothing on disk unless args (as on its command line: "--appendonly", "yes") say so. A machine without redis-server fails
+// the test.
+func StartRedis(t testing.TB, args ...string) *Server {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("find a free port: %v", err)
+	}
+	addr := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatalf("find a free port: %v", err)
+	}
+	s := &Server{Addr: addr, Dir: t.TempDir(), t: t, args: args}
+	s.start()
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// Kill ends the process at once, as a crash would.
+func (s *Server) Kill() {
+	if s.proc == nil {
+		return
+	}
+	_ = s.proc.Process.Kill()
+	_ = s.proc.Wait()
+	s.proc = nil
+}
+
+// Restart kills the process and starts another one on the same address and directory.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Kill()
+	s.start()
+}
+
+// Client returns a plain client of the server, closed at the test's end.
+func (s *Server) Client() *redis.Client { return client(s.t, s.Addr) }
+
+func client(t testing.TB, addr string) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2, DisableIdentity: true})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (s *Server) start() {
+	s.t.Helper()
+	_, port, err := net.SplitHostPort(s.Addr)
+	if err != nil {
+		s.t.Fatalf("redis-server: %v", err)
+	}
+	s.log = &strings.Builder{}
+	args := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no"}, s.args...)
+	s.proc = exec.Command("redis-server", args...)
+	s.proc.Stdout, s.proc.Stderr = s.log, s.log
+	if err := s.proc.Start(); err != nil {
+		s.proc = nil
+		s.t.Fatalf("start redis-server (Redis 7.0 or later must be installed): %v", err)
+	}
+	c := redis.NewClient(&redis.Options{Addr: s.Addr, Protocol: 2, DisableIdentity: true, MaxRetries: -1})
+	defer func() { _ = c.Close() }()
+	err = Poll(context.Background(), 10*time.Second, func() error { return c.Ping(context.Background()).Err() })
+	if err != nil {
+		s.Kill()
+		s.t.Fatalf("redis-server does not answer: %v\n%s", err, s.log)
+	}
+}
+
+// Poll calls f every few milliseconds until it returns nil, at most for so long, and returns its last error.
+func Poll(ctx context.Context, most time.Duration, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("after %s: %w", most, err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/annona-gateway/annona/shared/limit"
+)
+
+// Bounds of what one call may carry. They keep a script short, and every number below 2⁵³.
+const (
+	maxName     = 256
+	maxSealed   = 4096
+	maxNumber   = 1 << 53
+	maxDuration = limit.Micros(24 * 3600 * limit.MicrosPerSecond)
+)
+
+// Take charges all charges or none.
+func (s *Store) Take(ctx context.Context, r Request) (Verdict, error) {
+	if err := r.check(); err != nil {
+		return Verdict{}, couldNotAsk("take", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	c := takeCall(r)
+	if err := s.run(ctx, takeScript, c); err != nil {
+		return Verdict{}, err
+	}
+	v, err := parseVerdict(c.reply, len(r.Charges))
+	if err != nil {
+		return Verdict{}, couldNotAsk("take", err)
+	}
+	return v, nil
+}
+
+// takeCall lays r out as lua/take.lua reads it.
+func takeCall(r Request) *call {
+	shards := make([]int, 0, len(r.Charges))
+	for _, c := range r.Charges {
+		if !slices.Contains(shards, c.Shard) {
+			shards = append(shards, c.Shard)
+		}
+	}
+	keys := make([]string, 0, len(shards)+len(r.Charges))
+	for _, shard := range shards {
+		keys = append(keys, shardKey(shard))
+	}
+	args := make([]any, 0, 5+10*len(r.Charges))
+	args = append(args, nil, len(shards), bit(r.MayWait), r.WaitFor.Microseconds(), cleanTraceparent(r.Traceparent))
+	for _, c := range r.Charges {
+		keys = append(keys, recordKey(c.Ref))
+		args = append(args, slices.Index(shards, c.Shard)+1, c.Policy, c.Variant, c.Revision, bit(c.Leased),
+			int64(c.Part.Capacity), int64(c.Part.Rate), int64(c.Pool.Capacity), int64(c.Cost), c.Sealed)
+	}
+	return &call{shards: shards, keys: keys, args: args}
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// parseVerdict reads take's reply.
+func parseVerdict(reply []any, charges int) (Verdict, error) {
+	const perCharge = 7
+	if len(reply) != 1+perCharge*charges {
+		return Verdict{}, errReply
+	}
+	f := fields{reply}
+	v := Verdict{Outcome: Outcome(f.integer()), States: make([]State, charges)}
+	for i := range v.States {
+		v.States[i] = State{
+			Lacking:   f.integer() == 1,
+			Level:     limit.Micro(f.integer()),
+			Left:      limit.Tokens(f.integer()),
+			PoolLevel: limit.Tokens(f.integer()),
+			PoolAge:   limit.Micros(f.integer()),
+			RetryIn:   limit.Micros(f.integer()),
+			Heard:     limit.Micros(f.integer()),
+		}
+	}
+	if f.values == nil || v.Outcome < Admitted || v.Outcome > Wait {
+		return Verdict{}, errReply
+	}
+	return v, nil
+}
+
+// fields reads a reply of known length, value by value; values is nil after one of another type than expected.
+type fields struct{ values []any }
+
+func (f *fields) integer() int64 { return next[int64](f) }
+func (f *fields) text() string   { return next[string](f) }
+
+func next[T any](f *fields) (value T) {
+	if len(f.values) == 0 {
+		return value
+	}
+	value, ok := f.values[0].(T)
+	if f.values = f.values[1:]; !ok {
+		f.values = nil
+	}
+	return value
+}
+
+// check says what no script may be asked.
+func (r Request) check() error {
+	if len(r.Charges) == 0 || len(r.Charges) > MaxCharges {
+		return fmt.Errorf("%d charges in one take; give 1 to %d", len(r.Charges), MaxCharges)
+	}
+	if r.WaitFor < 0 || limit.Micros(r.WaitFor.Microseconds()) > maxDuration {
+		return fmt.Errorf("wait %s; give 0 to 24h", r.WaitFor)
+	}
+	for i, c := range r.Charges {
+		if err := c.check(); err != nil {
+			return fmt.Errorf("policy %q: %w", c.Policy[:min(len(c.Policy), maxName)], err)
+		}
+		for _, other := range r.Charges[:i] {
+			if other.Key == c.Key {
+				return fmt.Errorf("policies %q and %q charge the same bucket", other.Policy, c.Policy)
+			}
+		}
+	}
+	return nil
+}
+
+func (c Charge) check() error {
+	if err := c.Ref.check(); err != nil {
+		return err
+	}
+	if err := checkBudget(c.Part); err != nil {
+		return err
+	}
+	if err := checkBudget(c.Pool); err != nil {
+		return err
+	}
+	switch {
+	case c.Policy == "" || len(c.Policy) > maxName || len(c.Variant) > maxName || len(c.Sealed) > maxSealed:
+		return fmt.Errorf("policy, variant or sealed identity too long; at most %d, %d and %d bytes", maxName, maxName, maxSealed)
+	case c.Revision > maxNumber:
+		return fmt.Errorf("revision %d is too large", c.Revision)
+	case c.Cost < 0 || c.Cost > limit.MaxTokens:
+		return fmt.Errorf("cost %d; give 0 to %d", c.Cost, limit.MaxTokens)
+	}
+	return nil
+}
+
+func (r Ref) check() error {
+	if r.Shard < 0 || r.Shard >= MaxShards {
+		return fmt.Errorf("shard %d; give 0 to %d", r.Shard, MaxShards-1)
+	}
+	return nil
+}
+
+func checkBudget(b limit.Budget) error {
+	if b.Capacity < 0 || b.Capacity > limit.MaxTokens || b.Rate < 0 || b.Rate > limit.MaxRate {
+		return errors.New("capacity or rate out of range (" + b.String() + ")")
+	}
+	return nil
+}
