@@ -134,6 +134,10 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 	span.SetAttributes(attribute.Int("outcome", int(verdict.Outcome)))
 	for i, c := range claims {
 		c.state, c.asked = verdict.States[i], true
+		c.charge.Waits = 0
+		if verdict.Outcome == bucket.Wait && c.state.Lacking && c.charge.Leased {
+			c.charge.Waits = c.state.Round
+		}
 	}
 	a.allocator.heard(claims)
 	return verdict.Outcome, nil

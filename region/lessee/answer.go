@@ -56,6 +56,7 @@ func (l *Lessee) apply(ctx context.Context, t *turn, d *done, asked []*bucket.As
 			Ref: a.Ref, Epoch: a.Epoch, Session: answer.GetSession(), Seq: answer.GetSeq(),
 			Granted: limit.Tokens(answer.GetGranted()), PoolLevel: limit.Tokens(answer.GetPoolLevel()),
 			TTL: time.Duration(answer.GetTtlUs()) * time.Microsecond, DryFor: time.Duration(answer.GetDryForUs()) * time.Microsecond,
+			FitsIn: time.Duration(answer.GetFitsInUs()) * time.Microsecond,
 		})
 	}
 	if len(grants) == 0 {

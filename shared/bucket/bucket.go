@@ -53,6 +53,9 @@ type Charge struct {
 	Cost limit.Tokens
 	// Sealed is the identity behind the key, sealed; kept in a new record for the admin API.
 	Sealed []byte
+	// Waits is the State.Round of the take by which this request already waits here, 0 where it does not: as long as no fill
+	// has ended that round, taking again is the same wait and not another.
+	Waits limit.Micros
 }
 
 // Request is one take: all charges or none.
@@ -92,6 +95,8 @@ type State struct {
 	RetryIn limit.Micros
 	// Heard is how long ago the allocator answered anything about this shard; negative where never.
 	Heard limit.Micros
+	// Round names the time between two fills: a fill ends every wait, and whoever still lacks waits anew.
+	Round limit.Micros
 }
 
 // Verdict answers a take.
@@ -148,7 +153,9 @@ type Grant struct {
 	Session, Seq uint64
 	Granted      limit.Tokens
 	TTL, DryFor  time.Duration
-	PoolLevel    limit.Tokens
+	// FitsIn is how long until the pool's refill alone brings one more cost: what a denied client is told.
+	FitsIn    time.Duration
+	PoolLevel limit.Tokens
 }
 
 // Due schedules the next look of an agent at a bucket; a negative In takes it off the schedule.

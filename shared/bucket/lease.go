@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/annona-gateway/annona/shared/lease/leasepb"
 	"github.com/annona-gateway/annona/shared/limit"
@@ -63,7 +64,7 @@ func (s *Store) Fill(ctx context.Context, grants []Grant) ([]bool, error) {
 			shards: []int{g.Shard},
 			keys:   []string{shardKey(g.Shard), recordKey(g.Ref), scheduleKey(g.Shard)},
 			args: []any{nil, g.Key.String(), g.Epoch, g.Session, g.Seq, int64(g.Granted), g.TTL.Microseconds(),
-				g.DryFor.Microseconds(), int64(g.PoolLevel)},
+				g.DryFor.Microseconds(), int64(g.PoolLevel), g.FitsIn.Microseconds()},
 		}
 	}
 	applied := make([]bool, len(grants))
@@ -185,8 +186,14 @@ func (g Grant) check() error {
 		return fmt.Errorf("grant of %d tokens from a pool at %d; both are at most %d", g.Granted, g.PoolLevel, limit.MaxTokens)
 	case g.Session > maxNumber || g.Seq > maxNumber || len(g.Epoch) > maxName:
 		return errors.New("session, seq or epoch out of range")
-	case g.TTL < 0 || limit.Micros(g.TTL.Microseconds()) > maxDuration || g.DryFor < 0 || limit.Micros(g.DryFor.Microseconds()) > maxDuration:
-		return fmt.Errorf("ttl %s, dry for %s; give 0 to 24h", g.TTL, g.DryFor)
+	}
+	for name, d := range map[string]time.Duration{"ttl": g.TTL, "dry for": g.DryFor} {
+		if d < 0 || limit.Micros(d.Microseconds()) > maxDuration {
+			return fmt.Errorf("%s %s; give 0 to 24h", name, d)
+		}
+	}
+	if g.FitsIn < 0 || limit.Micros(g.FitsIn.Microseconds()) > limit.Never {
+		return fmt.Errorf("fits in %s; give 0 or more", g.FitsIn)
 	}
 	return nil
 }

@@ -47,12 +47,12 @@ func takeCall(r Request) *call {
 	for _, shard := range shards {
 		keys = append(keys, shardKey(shard))
 	}
-	args := make([]any, 0, 5+10*len(r.Charges))
+	args := make([]any, 0, 5+11*len(r.Charges))
 	args = append(args, nil, len(shards), bit(r.MayWait), r.WaitFor.Microseconds(), cleanTraceparent(r.Traceparent))
 	for _, c := range r.Charges {
 		keys = append(keys, recordKey(c.Ref))
 		args = append(args, slices.Index(shards, c.Shard)+1, c.Policy, c.Variant, c.Revision, bit(c.Leased),
-			int64(c.Part.Capacity), int64(c.Part.Rate), int64(c.Pool.Capacity), int64(c.Cost), c.Sealed)
+			int64(c.Part.Capacity), int64(c.Part.Rate), int64(c.Pool.Capacity), int64(c.Cost), c.Sealed, int64(c.Waits))
 	}
 	return &call{shards: shards, keys: keys, args: args}
 }
@@ -66,7 +66,7 @@ func bit(b bool) int {
 
 // parseVerdict reads take's reply.
 func parseVerdict(reply []any, charges int) (Verdict, error) {
-	const perCharge = 7
+	const perCharge = 8
 	if len(reply) != 1+perCharge*charges {
 		return Verdict{}, errReply
 	}
@@ -81,6 +81,7 @@ func parseVerdict(reply []any, charges int) (Verdict, error) {
 			PoolAge:   limit.Micros(f.integer()),
 			RetryIn:   limit.Micros(f.integer()),
 			Heard:     limit.Micros(f.integer()),
+			Round:     limit.Micros(f.integer()),
 		}
 	}
 	if f.values == nil || v.Outcome < Admitted || v.Outcome > Wait {
@@ -142,6 +143,8 @@ func (c Charge) check() error {
 		return fmt.Errorf("policy, variant or sealed identity too long; at most %d, %d and %d bytes", maxName, maxName, maxSealed)
 	case c.Revision > maxNumber:
 		return fmt.Errorf("revision %d is too large", c.Revision)
+	case c.Waits < 0 || c.Waits > maxNumber:
+		return fmt.Errorf("round %d is none that a take returned", c.Waits)
 	case c.Cost < 0 || c.Cost > limit.MaxTokens:
 		return fmt.Errorf("cost %d; give 0 to %d", c.Cost, limit.MaxTokens)
 	}

@@ -32,7 +32,7 @@ type record struct {
 	view                   bucket.View
 	ttl, deadline, waitsTo limit.Micros
 	filled, pool           limit.Tokens
-	poolAt, toldAt         limit.Micros
+	poolAt, toldAt, fitsAt limit.Micros
 	// What the item in flight reported, beyond what view shows.
 	askedReturned, askedLapsed limit.Tokens
 }
@@ -110,7 +110,7 @@ func (m *Model) open(now limit.Micros, c bucket.Charge) *line {
 	l.level, l.mark = level, r.mark+took
 	l.lease = max(0, c.Cost-max(0, level).Whole())
 	l.lacks = l.lease > r.view.Left
-	l.ends = l.lacks && (!c.Leased || c.Pool.Capacity < c.Cost || r.view.DryUntil > now || r.view.Waiting+c.Cost > c.Pool.Capacity)
+	l.ends = l.lacks && (!c.Leased || c.Pool.Capacity < c.Cost || r.view.DryUntil > now || r.view.Waiting+l.more() > c.Pool.Capacity)
 	return l
 }
 
@@ -177,6 +177,14 @@ func (l *line) pay(now limit.Micros, q bucket.Request) {
 	}
 }
 
+// more is what the request adds to those that wait: nothing where it waits already, in a round that no fill has ended.
+func (l *line) more() limit.Tokens {
+	if l.Waits == l.r.poolAt+1 && l.r.view.Waiting > 0 {
+		return 0
+	}
+	return l.Cost
+}
+
 func (l *line) want(now limit.Micros, q bucket.Request, waits bool) {
 	v := &l.r.view
 	if v.Waiting == 0 || v.Cost < l.Cost {
@@ -187,7 +195,7 @@ func (l *line) want(now limit.Micros, q bucket.Request, waits bool) {
 		if v.Waiting > 0 {
 			until = max(until, l.r.waitsTo)
 		}
-		v.Waiting += l.Cost
+		v.Waiting += l.more()
 		l.r.waitsTo = until
 	} else {
 		v.Denied += l.Cost
@@ -229,7 +237,7 @@ func (r *record) keep(now limit.Micros) {
 
 func (l *line) state(now limit.Micros) bucket.State {
 	r := l.r
-	s := bucket.State{Lacking: l.lacks, Level: l.level, Left: r.view.Left, PoolLevel: r.pool, PoolAge: -1, Heard: -1}
+	s := bucket.State{Lacking: l.lacks, Level: l.level, Left: r.view.Left, PoolLevel: r.pool, PoolAge: -1, Heard: -1, Round: r.poolAt + 1}
 	if r.poolAt > 0 {
 		s.PoolAge = max(0, now-r.poolAt)
 	}
@@ -245,7 +253,7 @@ func (l *line) state(now limit.Micros) bucket.State {
 		s.RetryIn = min(limit.Never, max(0, l.Part.TimeTo(need)+l.mark-now))
 	}
 	if l.Leased && l.Pool.Capacity >= l.Cost {
-		s.RetryIn = min(s.RetryIn, max(0, r.view.DryUntil-now))
+		s.RetryIn = min(s.RetryIn, max(0, r.fitsAt-now))
 	}
 	return s
 }

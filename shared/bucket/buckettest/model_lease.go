@@ -91,6 +91,7 @@ func (m *Model) Fill(now limit.Micros, g bucket.Grant) bool {
 	v.Applied, r.deadline, r.filled = v.Seq, 0, v.Left
 	v.DryUntil = now + limit.Micros(g.DryFor.Microseconds())
 	r.pool, r.poolAt, s.heardAt = g.PoolLevel, now, now
+	r.fitsAt = min(limit.Never, now+limit.Micros(g.FitsIn.Microseconds()))
 	v.Waiting, r.waitsTo, r.toldAt, v.Traceparent = 0, 0, 0, ""
 	v.AnsweredSpent, v.AnsweredReturned, v.AnsweredLapsed = v.AskedSpent, r.askedReturned, r.askedLapsed
 	r.keep(now)

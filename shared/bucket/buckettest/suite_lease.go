@@ -124,17 +124,20 @@ func (f *fixture) demandOnce() {
 	equal(f, "outcome", v.Outcome, bucket.Wait)
 	equal(f, "org waiting", f.view(org.Ref).Waiting, 1)
 	equal(f, "org denied", f.view(org.Ref).Denied, 0)
+	org.Waits, user.Waits = v.States[0].Round, v.States[1].Round
+	f.wants(org, user)
+	equal(f, "org waiting after taking again before a fill", f.view(org.Ref).Waiting, 1)
 	f.lease(org, 5) // resets waiting
 	equal(f, "org waiting after the fill", f.view(org.Ref).Waiting, 0)
 	equal(f, "outcome again", f.wants(org, user).Outcome, bucket.Wait)
 	equal(f, "org waiting, which has tokens", f.view(org.Ref).Waiting, 0)
-	equal(f, "user waiting", f.view(user.Ref).Waiting, 2)
+	equal(f, "user waiting", f.view(user.Ref).Waiting, 1)
 	equal(f, "outcome at the deadline", f.take(org, user).Outcome, bucket.Denied)
 	equal(f, "user denied", f.view(user.Ref).Denied, 1)
 
 	// The user's pool is dry: the org, which lacks too, is not asked for tokens that nobody can use.
 	g := answer(f.ask(bucket.Plan{View: f.view(user.Ref), Want: 5}), 0)
-	g.DryFor = time.Minute
+	g.DryFor, g.FitsIn = time.Second, time.Minute
 	equal(f, "applied", f.fill(g), true)
 	org = f.global(10)
 	v = f.wants(org, user)
@@ -157,6 +160,10 @@ func (f *fixture) waitersBound() {
 		equal(f, "outcome", f.wants(c).Outcome, bucket.Wait)
 	}
 	equal(f, "outcome of the 4th", f.wants(c).Outcome, bucket.Denied)
+	// One of the three takes again, for a message that it missed: it is no fourth.
+	again := c
+	again.Waits = 1
+	equal(f, "outcome of one of the three", f.wants(again).Outcome, bucket.Wait)
 	equal(f, "waiting", f.view(c.Ref).Waiting, 3)
 	equal(f, "denied", f.view(c.Ref).Denied, 1)
 	big := f.global(3)

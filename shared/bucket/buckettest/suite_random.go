@@ -77,6 +77,8 @@ type pair struct {
 	refs  []bucket.Ref
 	asked []*bucket.Asked
 	old   []bucket.View
+	// rounds are as the last takes told them.
+	rounds map[bucket.Ref]limit.Micros
 	// backwards lets the clock go back, and then forth for less than a record's life altogether: a settable clock that goes
 	// forth again ages records each time.
 	backwards bool
@@ -134,12 +136,20 @@ func (p *pair) takeBoth() {
 	}
 	first, count := rapid.IntRange(0, 3).Draw(p.t, "bucket"), rapid.IntRange(1, 3).Draw(p.t, "charges")
 	for i := range count {
-		q.Charges = append(q.Charges, p.charge((first+i)%len(p.refs)))
+		c := p.charge((first + i) % len(p.refs))
+		c.Waits = rapid.SampledFrom([]limit.Micros{0, 1, p.rounds[c.Ref]}).Draw(p.t, "waits since")
+		q.Charges = append(q.Charges, c)
 	}
 	got, err := p.Store.Take(p.ctx(), q)
 	p.must(err)
 	if diff := cmp.Diff(p.model.Take(p.micros(), q), got); diff != "" {
 		p.t.Fatalf("Take(%+v) (-model +store):\n%s", q, diff)
+	}
+	if p.rounds == nil {
+		p.rounds = map[bucket.Ref]limit.Micros{}
+	}
+	for i, c := range q.Charges {
+		p.rounds[c.Ref] = got.States[i].Round
 	}
 }
 
@@ -192,6 +202,7 @@ func (p *pair) fillBoth() {
 	g := answer(a, limit.Tokens(rapid.IntRange(0, 9).Draw(p.t, "granted")))
 	g.TTL = rapid.SampledFrom([]time.Duration{0, 500 * time.Millisecond, 10 * time.Second, 2 * time.Minute}).Draw(p.t, "ttl")
 	g.DryFor = time.Duration(rapid.IntRange(0, 1).Draw(p.t, "dry")*rapid.IntRange(0, 2000).Draw(p.t, "dry for")) * time.Millisecond
+	g.FitsIn = time.Duration(rapid.IntRange(0, 3000).Draw(p.t, "fits in")) * time.Millisecond
 	g.PoolLevel = limit.Tokens(rapid.IntRange(-3, 9).Draw(p.t, "pool level"))
 	got := p.fill(g)
 	if want := p.model.Fill(p.micros(), g); got != want {

@@ -71,7 +71,7 @@ local function refuse(position, why, epoch) return {-1, position, why, epoch} en
 local function load(key)
   local v = redis.call('HMGET', key, 'epoch', 'level', 'mark', 'capacity', 'rate', 'left', 'expires_at', 'spent', 'waiting',
     'waiting_until', 'dry_until', 'pool_level', 'pool_at', 'deadline', 'filled', 'told_at', 'denied', 'lapsed', 'ttl', 'cost',
-    'revision', 'variant')
+    'revision', 'variant', 'fits_at')
   return {
     writes = {}, epoch = v[1] or nil,
     level = tonumber(v[2] or 0), mark = tonumber(v[3] or 0), capacity = tonumber(v[4] or 0), rate = tonumber(v[5] or 0),
@@ -80,7 +80,7 @@ local function load(key)
     pool_level = tonumber(v[12] or 0), pool_at = tonumber(v[13] or 0), deadline = tonumber(v[14] or 0),
     filled = tonumber(v[15] or 0), told_at = tonumber(v[16] or 0), denied = tonumber(v[17] or 0),
     lapsed = tonumber(v[18] or 0), ttl = tonumber(v[19] or 0), cost = tonumber(v[20] or 0),
-    revision = v[21] or '', variant = v[22] or '',
+    revision = v[21] or '', variant = v[22] or '', fits_at = tonumber(v[23] or 0),
   }
 end
 

@@ -1,6 +1,7 @@
 -- fill applies the allocator's answer to the item in flight, once, and announces it (C1, C2, C3).
 -- KEYS: the shard's record, the bucket's record, the shard's schedule.
--- ARGV: server id, member in the schedule, epoch, session, seq, granted (tokens), ttl, dry for (µs), pool level (tokens).
+-- ARGV: server id, member in the schedule, epoch, session, seq, granted (tokens), ttl, dry for (µs), pool level (tokens),
+--   fits in (µs).
 -- Reply: {1}, or {0}: another epoch, session or seq than the one in flight, nothing changed; or a refusal as take's.
 
 local LOOK_AGAIN = MICRO -- an agent looks at what it filled after this long
@@ -28,6 +29,7 @@ set(r, 'applied', r.seq)
 set(r, 'deadline', 0)
 set(r, 'filled', r.left)
 set(r, 'dry_until', now + tonumber(ARGV[8]))
+set(r, 'fits_at', min(NEVER, now + tonumber(ARGV[10])))
 set(r, 'pool_level', tonumber(ARGV[9]))
 set(r, 'pool_at', now)
 set(r, 'waiting', 0) -- every waiter takes again

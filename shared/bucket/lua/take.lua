@@ -1,13 +1,14 @@
 -- take charges every charge or none.
 -- KEYS: the shards' records (ARGV[2] of them), then one bucket record a charge.
--- ARGV: server id, shards, may wait (0 or 1), wait for (µs), traceparent, then 10 a charge: position of its shard in KEYS,
+-- ARGV: server id, shards, may wait (0 or 1), wait for (µs), traceparent, then 11 a charge: position of its shard in KEYS,
 --   policy, variant, revision, leased (0 or 1), capacity and rate of the own part (tokens, µt/s), capacity of the pool
---   (tokens), cost (tokens), sealed identity.
--- Reply: {outcome (1 admitted, 2 denied, 3 wait), then 7 a charge: lacking (0 or 1), level (µt), left (tokens), pool level as
---   last heard (tokens), its age, time until the cost may fit, age of the allocator's last answer (µs; ages -1: never)}
+--   (tokens), cost (tokens), sealed identity, round in which the request already waits here (0: it does not).
+-- Reply: {outcome (1 admitted, 2 denied, 3 wait), then 8 a charge: lacking (0 or 1), level (µt), left (tokens), pool level as
+--   last heard (tokens), its age, time until the cost may fit, age of the allocator's last answer (µs; ages -1: never),
+--   round}
 --   or {-1, position of a shard in KEYS, why, its epoch, ...}: nothing happened, a new epoch must begin.
 
-local PER_CHARGE = 10
+local PER_CHARGE = 11
 local TELL_EVERY = 50000 -- µs between two announcements of one bucket
 
 -- charge_at reads charge i and its arguments.
@@ -17,6 +18,7 @@ local function charge_at(i, shards)
     key = KEYS[tonumber(ARGV[2]) + i], shard = shards[tonumber(ARGV[a + 1])], policy = ARGV[a + 2], variant = ARGV[a + 3],
     revision = ARGV[a + 4], leased = ARGV[a + 5] == '1', capacity = tonumber(ARGV[a + 6]), rate = tonumber(ARGV[a + 7]),
     pool = tonumber(ARGV[a + 8]), cost = tonumber(ARGV[a + 9]), sealed = ARGV[a + 10],
+    waits = tonumber(ARGV[a + 11]),
     -- What open and the others find out about it.
     r = false, level = 0, mark = 0, lease = 0, lacks = false, hopeless = false, terminal = false, told = false,
   }
@@ -35,8 +37,8 @@ local function begin(r, c, now)
     r.level, r.mark = c.capacity * MICRO, now
   end
   if c.leased or not known then r.capacity, r.rate = c.capacity, c.rate end
-  for _, name in ipairs({'left', 'expires_at', 'spent', 'lapsed', 'denied', 'waiting', 'waiting_until', 'dry_until', 'pool_level',
-    'pool_at', 'deadline', 'filled', 'told_at', 'ttl', 'cost'}) do
+  for _, name in ipairs({'left', 'expires_at', 'spent', 'lapsed', 'denied', 'waiting', 'waiting_until', 'dry_until', 'fits_at',
+    'pool_level', 'pool_at', 'deadline', 'filled', 'told_at', 'ttl', 'cost'}) do
     r[name] = 0
   end
 end
@@ -51,6 +53,12 @@ local function retune(r, c, now)
   set(r, 'rate', c.rate)
 end
 
+-- round names the time since the last fill, which ended all waits.
+local function round(r) return r.pool_at + 1 end
+
+-- already_waits is true where an earlier take of the request is counted in waiting.
+local function already_waits(c) return c.waits == round(c.r) and c.r.waiting > 0 end
+
 -- open reads c's record up to now and decides whether it has c's cost: from the own part first, then whole lease tokens.
 local function open(c, now)
   local r = load(c.key)
@@ -63,7 +71,8 @@ local function open(c, now)
   c.lease, c.lacks = lease, lease > r.left
   if c.lacks then
     c.hopeless = not c.leased or c.pool < c.cost
-    c.terminal = c.hopeless or r.dry_until > now or r.waiting + c.cost > c.pool
+    c.more = already_waits(c) and 0 or c.cost
+    c.terminal = c.hopeless or r.dry_until > now or r.waiting + c.more > c.pool
   end
 end
 
@@ -96,7 +105,7 @@ local function want(c, waits, now)
   set(r, 'cost', r.waiting > 0 and max(r.cost, c.cost) or c.cost)
   if waits then
     set(r, 'waiting_until', max(r.waiting > 0 and r.waiting_until or 0, now + tonumber(ARGV[4])))
-    set(r, 'waiting', r.waiting + c.cost)
+    set(r, 'waiting', r.waiting + c.more)
   else
     set(r, 'denied', r.denied + c.cost)
   end
@@ -131,7 +140,7 @@ local function retry_in(c, level, mark, now)
   if level + need <= c.capacity * MICRO then
     own = min(NEVER, max(0, time_to(need, c.rate) + mark - now))
   end
-  if c.leased and c.pool >= c.cost then pool = max(0, r.dry_until - now) end
+  if c.leased and c.pool >= c.cost then pool = max(0, r.fits_at - now) end
   return min(own, pool)
 end
 
@@ -148,6 +157,7 @@ local function state(reply, c, paid, now)
   reply[n + 5] = r.pool_at > 0 and max(0, now - r.pool_at) or -1
   reply[n + 6] = retry_in(c, level, mark, now)
   reply[n + 7] = c.shard.heard_at > 0 and max(0, now - c.shard.heard_at) or -1
+  reply[n + 8] = round(r)
 end
 
 local now = clock()
