@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +25,8 @@ policies:
   - {name: user-global, match: {paths: [/org-global]}, key: [user], algorithm: token_bucket, rate: 5/min, scope: global, on_failure: closed}
   - {name: org-region, match: {paths: [/org-region]}, key: [all], algorithm: token_bucket, rate: 10/min, scope: region, on_failure: closed}
   - {name: user-region, match: {paths: [/org-region]}, key: [user], algorithm: token_bucket, rate: 5/min, scope: region, on_failure: closed}
+  - {name: bench-region, match: {paths: [/bench-region]}, key: [user], algorithm: token_bucket, rate: 1000000/s, scope: region, on_failure: closed}
+  - {name: bench-global, match: {paths: [/bench-global]}, key: [user], algorithm: token_bucket, rate: 1000000/s, scope: global, on_failure: closed}
   - {name: open, match: {paths: [/open]}, key: [user], algorithm: token_bucket, rate: 50/s, burst: 100, scope: global, on_failure: {redis: open, allocator: local}}
 `
 
@@ -72,11 +73,11 @@ func (s *suite) run(m *testing.M) int {
 }
 
 // cluster returns the one that tests share, started by the first that asks.
-func (s *suite) cluster(t *testing.T) *cluster.Cluster {
+func (s *suite) cluster(t testing.TB) *cluster.Cluster {
 	t.Helper()
 	s.start.Do(func() {
 		s.running, s.err = cluster.Start(s.bin, cluster.Options{
-			Dir: filepath.Join(s.dir), Policies: policies, Users: users(), OneWay: oneWay, Gateways: 2,
+			Dir: s.dir, Policies: policies, Users: users(), OneWay: oneWay, Gateways: 2,
 		})
 		if s.err == nil {
 			s.err = s.running.Age(t.Context(), time.Hour)
