@@ -41,7 +41,7 @@ var faults = []fault{
 	kill("Redis killed", func(c *cluster.Cluster) *cluster.Proc { return c.Regions[0].Redis }),
 	{name: "FLUSHALL", apply: func(ctx context.Context, c *cluster.Cluster) error {
 		client := c.Regions[0].Client()
-		defer client.Close() //nolint:errcheck // the command's own error is what counts
+		defer client.Close()
 		return client.FlushAll(ctx).Err()
 	}},
 }
@@ -111,7 +111,7 @@ func TestCase06ScriptFlushUnderLoad(t *testing.T) {
 	flushed := make(chan int, 1)
 	go func() {
 		client := c.Regions[0].Client()
-		defer client.Close() //nolint:errcheck // nothing depends on it
+		defer client.Close()
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		for n := 0; ; n++ {

@@ -59,7 +59,7 @@ func (s *suite) run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 	if s.bin, err = cluster.Build(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

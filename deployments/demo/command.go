@@ -84,7 +84,7 @@ func run(cmd *cobra.Command, o Options, logs string) (err error) {
 		if err != nil {
 			return fmt.Errorf("%w: --log: %w", config.ErrUsage, err)
 		}
-		defer file.Close() //nolint:errcheck // a log
+		defer file.Close()
 		o.Telemetry.Log = file
 	}
 	tel, err := telemetry.Start(ctx, o.Telemetry)

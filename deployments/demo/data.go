@@ -1,14 +1,10 @@
 package demo
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
-
-	"github.com/annona-gateway/annona/allocator"
 )
 
 // data is what a demo keeps in its directory: the journal and documents (NATS' files), the hash secret, and a mark that says
@@ -68,19 +64,10 @@ func (d *data) readSecret() ([]byte, error) {
 	return secret, nil
 }
 
-// markInitialised notes that the journal has begun, as soon as the allocator serves.
-func (d *data) markInitialised(ctx context.Context, a *allocator.Allocator) error {
+// markBegun notes that the journal has begun.
+func (d *data) markBegun() error {
 	if !d.keep || !d.fresh {
 		return nil
-	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !a.Serves() {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
 	}
 	if err := os.WriteFile(d.mark(), []byte(marked), 0o600); err != nil {
 		return fmt.Errorf("--data: %w", err)
@@ -92,5 +79,8 @@ func (d *data) close() error {
 	if d.keep {
 		return nil
 	}
-	return os.RemoveAll(d.dir)
+	if err := os.RemoveAll(d.dir); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,8 +96,8 @@ func Open(ctx context.Context, o Options, tel *telemetry.Telemetry) (*Demo, erro
 // Close ends the servers and, without --data, forgets everything.
 func (d *Demo) Close() error {
 	var problems []error
-	for i := len(d.closers) - 1; i >= 0; i-- {
-		problems = append(problems, d.closers[i]())
+	for _, closer := range slices.Backward(d.closers) {
+		problems = append(problems, closer())
 	}
 	d.closers = nil
 	return errors.Join(problems...)
@@ -111,14 +112,31 @@ func (d *Demo) Run(ctx context.Context) error {
 	group.Go(func() error { return d.allocator.Run(serving) })
 	group.Go(func() error {
 		defer stop()
+		// Regions that came first would only find nobody, and look again after a second.
+		if err := d.begun(ctx); err != nil {
+			return err
+		}
 		regions, ctx := errgroup.WithContext(ctx)
 		for _, r := range d.regions {
 			regions.Go(func() error { return r.run(ctx) })
 		}
 		return regions.Wait()
 	})
-	group.Go(func() error { return d.data.markInitialised(ctx, d.allocator) })
-	return group.Wait()
+	return group.Wait() //nolint:wrapcheck // each role says what failed
+}
+
+// begun waits until the allocator serves, and notes that the journal has begun.
+func (d *Demo) begun(ctx context.Context) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !d.allocator.Serves() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+	return d.data.markBegun()
 }
 
 // Ready is every role's, for the one /readyz that tells when the demo is up.
@@ -223,29 +241,29 @@ func (d *Demo) Print(w io.Writer) {
 		gateways = append(gateways, fmt.Sprintf("  %s  http://%s", d.options.Places.Regions[i].Name, r.gateway.Addr()))
 	}
 	fmt.Fprintf(w, intro, strings.Join(gateways, "\n"), d.options.OneWay, d.allocator.Addr(), d.options.Token,
-		d.regions[0].gateway.Addr(), d.regions[1].gateway.Addr(), d.regions[2].gateway.Addr(),
-		d.regions[0].gateway.Addr(), d.allocator.Addr(), d.options.Token)
+		d.regions[0].gateway.Addr(), d.regions[1].gateway.Addr(), d.regions[2].gateway.Addr())
 }
 
 const intro = `Annona runs: three regions, one global budget for each client.
 
-%s
-  one way to the allocator: %s (--wan)
-  admin API: http://%s/admin/v1   bearer: %s
+%[1]s
+  one way to the allocator: %[2]s (--wan)
+  admin API: http://%[3]s/admin/v1   bearer: %[4]s
   API keys: demo-NAME (user NAME, tier free), premium-NAME (tier premium)
 
 Try it in another terminal:
 
 1. Six logins a minute for alice, over all regions together: 200 six times, then 429.
-     for i in 1 2 3; do for at in %s %s %s; do
-       curl -s -o /dev/null -w '%%{http_code} ' -H 'X-API-Key: demo-alice' http://$at/login; done; done; echo
+     for at in %[5]s %[6]s %[7]s %[5]s %[6]s %[7]s %[5]s %[6]s %[7]s; do
+       curl -s -o /dev/null -w '%%{http_code} ' -H 'X-API-Key: demo-alice' http://$at/login
+     done; echo
 
 2. Why was she denied? The headers and the body say it.
-     curl -si -H 'X-API-Key: demo-alice' http://%s/login
+     curl -si -H 'X-API-Key: demo-alice' http://%[5]s/login
 
 3. Who holds which tokens?
      curl -s -H 'Content-Type: application/json' -d '{"policy": "login-per-user", "identity": {"user": "alice"}}' \
-       http://%s/admin/v1/usage -H 'Authorization: Bearer %s'
+       http://%[3]s/admin/v1/usage -H 'Authorization: Bearer %[4]s'
 
 Ctrl-C ends it.
 `

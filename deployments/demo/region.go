@@ -73,7 +73,7 @@ func (r *regionRoles) run(ctx context.Context) error {
 	})
 	group.Go(func() error { return r.agent.Run(ctx) })
 	group.Go(func() error { return r.gateway.Run(ctx) })
-	return group.Wait()
+	return group.Wait() //nolint:wrapcheck // each role says what failed
 }
 
 func (r *regionRoles) ready(ctx context.Context) []telemetry.Check {

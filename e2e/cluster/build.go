@@ -19,7 +19,7 @@ func Build(dir string) (Binaries, error) {
 	}
 	root := filepath.Dir(filepath.Dir(filepath.Dir(here)))
 	for out, pkg := range map[string]string{b.Annona: ".", b.NATS: "github.com/nats-io/nats-server/v2"} {
-		cmd := exec.Command("go", "build", "-o", out, pkg) //nolint:noctx // bounded by the test's own timeout
+		cmd := exec.Command("go", "build", "-o", out, pkg)
 		cmd.Dir = root
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return b, fmt.Errorf("build %s: %w\n%s", pkg, err, text)

@@ -45,7 +45,7 @@ func Fetch(ctx context.Context, gateway *Gateway, region, key, path string) (ora
 	if err != nil {
 		return a, nil, err.Error()
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
+	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	a.Answered, a.Status = time.Now(), resp.StatusCode
 	return a, resp.Header, string(body)

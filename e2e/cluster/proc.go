@@ -39,8 +39,8 @@ func (p *Proc) Start() error {
 	if err != nil {
 		return fmt.Errorf("log of %s: %w", p.name, err)
 	}
-	defer log.Close()                      //nolint:errcheck // the child has its own descriptor
-	cmd := exec.Command(p.path, p.args...) //nolint:noctx // lives until killed, not until a context ends
+	defer log.Close()
+	cmd := exec.Command(p.path, p.args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
@@ -94,11 +94,11 @@ func (p *Proc) Tail() string {
 
 // FreePort returns a loopback port that was free a moment ago.
 func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close() //nolint:errcheck // nothing was written
+	defer l.Close()
 	address, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
 		return 0, errors.New("listener without a TCP address")

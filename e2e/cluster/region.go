@@ -111,7 +111,7 @@ func (c *Cluster) Age(ctx context.Context, by time.Duration) error {
 
 func (r *Region) age(ctx context.Context, by time.Duration) error {
 	client := r.Client()
-	defer client.Close() //nolint:errcheck // read and written by then
+	defer client.Close()
 	keys, err := client.Keys(ctx, "annona:1:*:shard").Result()
 	if err != nil {
 		return fmt.Errorf("age region %s: %w", r.Name, err)
