@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/annona-gateway/annona/deployments/wan"
+	"github.com/annona-gateway/annona/shared/policy"
 )
 
 func (c *Cluster) startRegions(o Options) error {
@@ -112,12 +113,14 @@ func (c *Cluster) Age(ctx context.Context, by time.Duration) error {
 func (r *Region) age(ctx context.Context, by time.Duration) error {
 	client := r.Client()
 	defer client.Close()
-	keys, err := client.Keys(ctx, "annona:1:*:shard").Result()
-	if err != nil {
-		return fmt.Errorf("age region %s: %w", r.Name, err)
-	}
-	if len(keys) == 0 {
-		return fmt.Errorf("age region %s: no shard record yet", r.Name)
+	// The agent's first look at its schedules begins an epoch in each shard.
+	var keys []string
+	var err error
+	if !Becomes(10*time.Second, func() bool {
+		keys, err = client.Keys(ctx, "annona:1:*:shard").Result()
+		return err == nil && len(keys) == policy.DefaultShards
+	}) {
+		return fmt.Errorf("age region %s: %d of %d shard records after 10 s: %w", r.Name, len(keys), policy.DefaultShards, err)
 	}
 	for _, key := range keys {
 		if err := client.HIncrBy(ctx, key, "birth", -by.Microseconds()).Err(); err != nil {

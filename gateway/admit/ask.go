@@ -47,7 +47,7 @@ func (a *Admitter) leaseWait(claims []*claim) time.Duration {
 func (a *Admitter) ask(ctx context.Context, claims []*claim, patient bool) (outcome bucket.Outcome, waited bool, err error) {
 	wait := a.leaseWait(claims)
 	patient = patient && wait > 0 && !a.waiters.full()
-	deadline := time.Now().Add(wait)
+	came := time.Now()
 	var seen []uint64
 	if patient {
 		seen = a.waiters.seen(keys(claims))
@@ -56,12 +56,12 @@ func (a *Admitter) ask(ctx context.Context, claims []*claim, patient bool) (outc
 	if err != nil || outcome != bucket.Wait {
 		return outcome, false, err
 	}
-	outcome, err = a.wait(ctx, claims, seen, deadline)
+	outcome, err = a.wait(ctx, claims, seen, came, came.Add(wait))
 	return outcome, true, err
 }
 
-// wait goes on where a first take was told to wait; seen is from before that take.
-func (a *Admitter) wait(ctx context.Context, claims []*claim, seen []uint64, deadline time.Time) (bucket.Outcome, error) {
+// wait goes on where a first take was told to wait; seen is from before that take, at which the request came.
+func (a *Admitter) wait(ctx context.Context, claims []*claim, seen []uint64, came, deadline time.Time) (bucket.Outcome, error) {
 	ctx, span := a.options.Telemetry.Tracer.Start(ctx, "lease wait")
 	defer span.End()
 	start := time.Now()
@@ -69,7 +69,7 @@ func (a *Admitter) wait(ctx context.Context, claims []*claim, seen []uint64, dea
 		a.options.Telemetry.Metrics.LeaseWait.Record(context.WithoutCancel(ctx), time.Since(start).Seconds())
 	}()
 	for {
-		patient := a.await(ctx, claims, seen, deadline) && time.Now().Before(deadline)
+		patient := a.await(ctx, claims, seen, came, deadline) && time.Now().Before(deadline)
 		if err := ctx.Err(); err != nil {
 			return 0, fmt.Errorf("the client left while it waited for a lease: %w", err)
 		}
@@ -84,7 +84,7 @@ func (a *Admitter) wait(ctx context.Context, claims []*claim, seen []uint64, dea
 }
 
 // await waits for a fill of one of the buckets that lacked tokens.
-func (a *Admitter) await(ctx context.Context, claims []*claim, seen []uint64, deadline time.Time) bool {
+func (a *Admitter) await(ctx context.Context, claims []*claim, seen []uint64, came, deadline time.Time) bool {
 	lacking := make([]limit.Key, 0, len(claims))
 	known := make([]uint64, 0, len(claims))
 	for i, c := range claims {
@@ -92,7 +92,7 @@ func (a *Admitter) await(ctx context.Context, claims []*claim, seen []uint64, de
 			lacking, known = append(lacking, c.charge.Key), append(known, seen[i])
 		}
 	}
-	return a.waiters.wait(ctx, lacking, known, deadline)
+	return a.waiters.wait(ctx, lacking, known, came, deadline)
 }
 
 func keys(claims []*claim) []limit.Key {

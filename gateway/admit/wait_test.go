@@ -245,3 +245,31 @@ func TestAllocatorIsBackWhenHeard(t *testing.T) {
 		}
 	})
 }
+
+// C5: a request that takes again before a fill has ended the round in which it waits is the same wait, not another.
+func TestC5_TakingAgainIsTheSameWait(t *testing.T) {
+	var b *bench
+	b = newBench(t, func(n int, r bucket.Request) (bucket.Verdict, error) {
+		if n > 2 {
+			return verdict(bucket.Admitted, r, 0), nil
+		}
+		time.AfterFunc(10*time.Millisecond, func() { b.Filled(bucket.Announcement{Ref: r.Charges[0].Ref}) })
+		v := verdict(bucket.Wait, r, 0, "p")
+		v.States[0].Round, v.States[1].Round = 7, 8
+		return v, nil
+	}, rule("p", "global", "closed", ""), rule("q", "global", "closed", ""))
+	synctest.Test(t, func(t *testing.T) {
+		if d := b.decide(t.Context(), t); d.Answer != admit.Admitted {
+			t.Fatalf("Decide = %v, want admitted", d.Answer)
+		}
+		if len(b.taker.got) != 3 {
+			t.Fatalf("takes = %d, want three", len(b.taker.got))
+		}
+		for i, want := range []limit.Micros{0, 7, 7} {
+			// Only p lacked, so only there does the request wait.
+			if p, q := b.taker.got[i].Charges[0].Waits, b.taker.got[i].Charges[1].Waits; p != want || q != 0 {
+				t.Errorf("take %d: waits since rounds %d and %d, want %d and 0", i, p, q, want)
+			}
+		}
+	})
+}

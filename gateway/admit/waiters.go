@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,10 @@ const slots = 1024
 // No fill may be missed between a take and the wait that follows it. Registering every request before its take would put a
 // lock on the path of those that never wait; instead a request reads its slot's fill count before the take, and does not begin
 // to wait if the count has moved since. Another key's fill in the same slot costs a take too many and nothing else.
+//
+// A fill seldom covers everybody: it was asked for before the youngest came. If all were woken together, whoever runs first
+// would win, which is the one woken last, and the oldest would lose round after round until its time is up. So a fill wakes the
+// oldest, and each, on its way to take again, wakes the next.
 type waiters struct {
 	total atomic.Int64
 	slots [slots]slot
@@ -30,8 +35,16 @@ type slot struct {
 	mu    struct {
 		sync.Mutex
 
-		waiting map[limit.Key]map[chan struct{}]struct{}
+		waiting map[limit.Key][]*place // the oldest first
 	}
+}
+
+// place is one request's in the line for one key.
+type place struct {
+	wake  chan struct{} // the request's, of capacity one
+	since time.Time     // when the request came
+	seen  uint64        // fills that it knew of when it joined
+	woken bool          // guarded by the slot's lock
 }
 
 func (w *waiters) slot(key limit.Key) *slot {
@@ -50,38 +63,36 @@ func (w *waiters) seen(keys []limit.Key) []uint64 {
 	return counts
 }
 
-// filled wakes the requests that wait for key.
+// filled wakes the requests that wait for key, the oldest first.
 func (w *waiters) filled(key limit.Key) {
 	s := w.slot(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fills.Add(1)
-	for wake := range s.mu.waiting[key] {
-		select {
-		case wake <- struct{}{}:
-		default: // already woken
-		}
-	}
+	s.wakeLocked(key)
 }
 
-// wait returns when one of keys was filled after seen was read, at deadline, or at ctx's end. It is false where there are too
-// many waiters already and it did not wait.
-func (w *waiters) wait(ctx context.Context, keys []limit.Key, seen []uint64, deadline time.Time) bool {
+// wait returns when one of keys was filled after seen was read, at deadline, or at ctx's end; since is when the request came,
+// by which it is served. It is false where there are too many waiters already and it did not wait.
+func (w *waiters) wait(ctx context.Context, keys []limit.Key, seen []uint64, since, deadline time.Time) bool {
 	if w.total.Add(1) > MaxWaiters {
 		w.total.Add(-1)
 		return false
 	}
 	defer w.total.Add(-1)
 	wake := make(chan struct{}, 1)
+	places := make([]*place, 0, len(keys))
 	defer func() {
-		for _, key := range keys {
-			w.slot(key).leave(key, wake)
+		for i, p := range places {
+			w.slot(keys[i]).leave(keys[i], p)
 		}
 	}()
 	for i, key := range keys {
-		if !w.slot(key).join(key, wake, seen[i]) {
+		p := &place{wake: wake, since: since, seen: seen[i]}
+		if !w.slot(key).join(key, p) {
 			return true
 		}
+		places = append(places, p)
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -93,28 +104,51 @@ func (w *waiters) wait(ctx context.Context, keys []limit.Key, seen []uint64, dea
 	return true
 }
 
-// join is false, and changes nothing, where the slot has had fills that the caller has not seen.
-func (s *slot) join(key limit.Key, wake chan struct{}, seen uint64) bool {
+// join is false, and changes nothing, where the slot has had fills that p has not seen.
+func (s *slot) join(key limit.Key, p *place) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fills.Load() != seen {
+	if s.fills.Load() != p.seen {
 		return false
 	}
 	if s.mu.waiting == nil {
-		s.mu.waiting = map[limit.Key]map[chan struct{}]struct{}{}
+		s.mu.waiting = map[limit.Key][]*place{}
 	}
-	if s.mu.waiting[key] == nil {
-		s.mu.waiting[key] = map[chan struct{}]struct{}{}
-	}
-	s.mu.waiting[key][wake] = struct{}{}
+	line := s.mu.waiting[key]
+	at, _ := slices.BinarySearchFunc(line, p.since, func(q *place, since time.Time) int { return q.since.Compare(since) })
+	s.mu.waiting[key] = slices.Insert(line, at, p)
 	return true
 }
 
-func (s *slot) leave(key limit.Key, wake chan struct{}) {
+// leave takes p out of the line. One that was woken wakes the next, whatever made it leave: what it does not take is theirs.
+func (s *slot) leave(key limit.Key, p *place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.mu.waiting[key], wake) // also of one that did not join: nothing to delete
-	if len(s.mu.waiting[key]) == 0 {
+	line := s.mu.waiting[key]
+	if i := slices.Index(line, p); i >= 0 {
+		line = slices.Delete(line, i, i+1)
+	}
+	if s.mu.waiting[key] = line; len(line) == 0 {
 		delete(s.mu.waiting, key)
+	}
+	if p.woken {
+		s.wakeLocked(key)
+	}
+}
+
+// wakeLocked wakes the oldest that waits for key, unless it joined after the newest fill or is on its way already.
+func (s *slot) wakeLocked(key limit.Key) {
+	for _, p := range s.mu.waiting[key] {
+		if p.woken {
+			return
+		}
+		if p.seen != s.fills.Load() {
+			p.woken = true
+			select {
+			case p.wake <- struct{}{}:
+			default: // woken by another key already
+			}
+			return
+		}
 	}
 }
