@@ -111,7 +111,7 @@ func (s *store) ask(r *record, p bucket.Plan) *bucket.Asked {
 	return &bucket.Asked{Ref: r.Ref, Epoch: r.Epoch, Item: &leasepb.Item{
 		Policy: r.Policy, Key: r.Key[:], Session: r.Session, Seq: r.Seq, Applied: r.Applied,
 		Spent: int64(r.Spent), Returned: int64(r.Returned), Lapsed: int64(r.Lapsed), Denied: int64(r.Denied), Left: int64(r.Left),
-		Want: int64(p.Want), Waiting: int64(p.Waiting), Cost: int64(r.Cost), Demand: int64(p.Demand), Draining: p.Draining,
+		Want: int64(p.Want), Waiting: int64(p.Waiting), Cost: int64(r.Cost), Demand: int64(p.Demand.Up()), Draining: p.Draining,
 		Traceparent: r.Traceparent,
 	}}
 }

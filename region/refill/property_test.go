@@ -59,7 +59,7 @@ func consistent(t *rapid.T) refill.View {
 		ExpiresAt: at(t, "expires"), DryUntil: at(t, "dry"),
 		Left: tokens(t, "left"), Waiting: tokens(t, "waiting"), Cost: 1 + tokens(t, "cost"),
 		AnsweredSpent: tokens(t, "answered spent"), AnsweredReturned: tokens(t, "answered returned"),
-		AnsweredLapsed: tokens(t, "answered lapsed"), AskedDenied: tokens(t, "asked denied"), AskedDemand: tokens(t, "demand"),
+		AnsweredLapsed: tokens(t, "answered lapsed"), AskedDenied: tokens(t, "asked denied"), AskedDemand: tokens(t, "demand").Micro(),
 	}
 	v.AskedSpent = v.AnsweredSpent + tokens(t, "asked")
 	v.Spent = v.AskedSpent + tokens(t, "spent")
@@ -144,7 +144,7 @@ func FuzzPlan(f *testing.F) {
 			Now: limit.Micros(clock), AskedAt: limit.Micros(asked), LastSpentAt: limit.Micros(spentAt),
 			ExpiresAt: limit.Micros(expires), DryUntil: limit.Micros(dry), InFlight: inFlight,
 			Left: limit.Tokens(left), Waiting: limit.Tokens(waiting), Cost: limit.Tokens(cost),
-			Spent: limit.Tokens(spent), Denied: limit.Tokens(denied), Returned: limit.Tokens(left), AskedDemand: limit.Tokens(spent),
+			Spent: limit.Tokens(spent), Denied: limit.Tokens(denied), Returned: limit.Tokens(left), AskedDemand: limit.Micro(spent),
 		}
 		p := params
 		p.Draining = shape&1 != 0

@@ -46,7 +46,7 @@ type View struct {
 	AskedSpent, AskedDenied                         limit.Tokens
 	AnsweredSpent, AnsweredReturned, AnsweredLapsed limit.Tokens
 	// AskedDemand is the demand that the last item reported.
-	AskedDemand limit.Tokens
+	AskedDemand limit.Micro
 }
 
 // Params are what holds for every bucket.
@@ -71,8 +71,9 @@ type Decision struct {
 	Ask bool
 	// Want is Waiting and what is asked ahead of demand; Return is given back.
 	Want, Waiting, Return limit.Tokens
-	// Demand is lease tokens spent and cost denied over the last Horizon.
-	Demand limit.Tokens
+	// Demand is lease tokens spent and cost denied over the last Horizon. It is in micro-tokens, for it is the memory of the
+	// next estimate: rounded to tokens, a demand of a few a second would be forgotten from one item to the next.
+	Demand limit.Micro
 	// Due is how long until the next look, counted as if an item that is to be made now is answered in time; or Off.
 	Due limit.Micros
 }
@@ -80,14 +81,15 @@ type Decision struct {
 // Plan decides about the bucket in v.
 func Plan(v View, p Params) Decision {
 	v, p = v.sane(), p.sane()
-	demand := v.demand()
+	estimate := v.demand()
 	switch {
 	case v.InFlight:
-		return Decision{Demand: demand, Due: max(v.AskedAt+p.Deadline-v.Now, soonest)}
+		return Decision{Demand: estimate, Due: max(v.AskedAt+p.Deadline-v.Now, soonest)}
 	case p.Draining:
-		return v.drain(p, demand)
+		return v.drain(p, estimate)
 	}
-	d := Decision{Demand: demand, Waiting: v.Waiting, Return: v.surplus(p, demand)}
+	demand := estimate.Up()
+	d := Decision{Demand: estimate, Waiting: v.Waiting, Return: v.surplus(p, demand)}
 	ahead := max(demand-v.Left-v.Waiting, 0)
 	if d.Return == 0 {
 		d.Want = v.Waiting + ahead
@@ -106,7 +108,7 @@ func Plan(v View, p Params) Decision {
 // demand estimates lease tokens spent and cost denied over the last Horizon. Since the last item it is counted; before that,
 // what the last item reported stands for the rest of the Horizon. Spending that ended a Horizon ago is no demand any more,
 // however much of it the next item still has to settle.
-func (v View) demand() limit.Tokens {
+func (v View) demand() limit.Micro {
 	denied := max(v.Denied-v.AskedDenied, 0)
 	if v.idle() && denied == 0 {
 		return 0
@@ -115,10 +117,12 @@ func (v View) demand() limit.Tokens {
 	met := min(max(v.Spent-v.AskedSpent, 0)+denied, most)
 	if since >= Horizon {
 		// Rounded up: a request every few seconds is demand for one token, else each would wait.
-		return limit.Tokens((int64(met)*int64(Horizon) + int64(since) - 1) / int64(since))
+		return limit.Tokens((int64(met)*int64(Horizon) + int64(since) - 1) / int64(since)).Micro()
 	}
-	earlier := int64(v.AskedDemand) * int64(Horizon-since) / int64(Horizon)
-	return min(met+limit.Tokens(earlier), most)
+	// The whole Horizons first and then the rest, so that no product overflows.
+	left := limit.Micro(Horizon - since)
+	earlier := v.AskedDemand/limit.Micro(Horizon)*left + v.AskedDemand%limit.Micro(Horizon)*left/limit.Micro(Horizon)
+	return min(met.Micro()+earlier, limit.Tokens(most).Micro())
 }
 
 // idle is true if no lease token was spent for a Horizon.
@@ -201,7 +205,7 @@ func (v View) due(p Params, wanted limit.Micros) limit.Micros {
 }
 
 // drain gives back everything, wants nothing, and is done when all of it is settled.
-func (v View) drain(p Params, demand limit.Tokens) Decision {
+func (v View) drain(p Params, demand limit.Micro) Decision {
 	d := Decision{Demand: demand, Return: v.Left, Due: Off}
 	if v.Left > 0 || v.settleAt(p) < limit.Never {
 		d.Ask = true
@@ -221,11 +225,12 @@ func (p Params) half() limit.Micros {
 // script has written that yet.
 func (v View) sane() View {
 	for _, amount := range []*limit.Tokens{
-		&v.Left, &v.Waiting, &v.Spent, &v.Returned, &v.Lapsed, &v.Denied, &v.AskedSpent, &v.AskedDenied, &v.AskedDemand,
+		&v.Left, &v.Waiting, &v.Spent, &v.Returned, &v.Lapsed, &v.Denied, &v.AskedSpent, &v.AskedDenied,
 		&v.AnsweredSpent, &v.AnsweredReturned, &v.AnsweredLapsed,
 	} {
 		*amount = min(max(*amount, 0), most)
 	}
+	v.AskedDemand = min(max(v.AskedDemand, 0), limit.Tokens(most).Micro())
 	v.Cost = min(max(v.Cost, 1), most)
 	v.Now = min(max(v.Now, 0), limit.Never-24*3600*limit.MicrosPerSecond)
 	// A mark ahead of the clock would put a look off for as long; DryUntil and ExpiresAt may be ahead, that is their sense.

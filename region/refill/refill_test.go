@@ -63,7 +63,7 @@ func TestPlanAsks(t *testing.T) {
 		},
 		"ahead is the demand of a second less what is left and what waits": {
 			with(lease(2), func(v *refill.View) { v.Spent, v.Waiting = 40, 5 }),
-			refill.Decision{Ask: true, Want: 38, Waiting: 5, Demand: 40, Due: 1080 * ms},
+			refill.Decision{Ask: true, Want: 38, Waiting: 5, Demand: 40e6, Due: 1080 * ms},
 		},
 		"nobody asks while an item is in flight; the next look is at its deadline": {
 			with(lease(0), func(v *refill.View) { v.InFlight, v.Waiting = true, 5 }),
@@ -77,33 +77,33 @@ func TestPlanAsks(t *testing.T) {
 			with(lease(0), func(v *refill.View) {
 				v.Spent, v.AskedAt, v.DryUntil = 20, now-1080*ms, now+70*ms
 			}),
-			refill.Decision{Ask: true, Want: 19, Demand: 19, Due: 1080 * ms},
+			refill.Decision{Ask: true, Want: 19, Demand: 19e6, Due: 1080 * ms},
 		},
 		"a lease that lasts for the round trip is not topped up": {
 			with(lease(40), func(v *refill.View) { v.Spent, v.AskedSpent, v.AnsweredSpent = 60, 20, 20 }),
-			refill.Decision{Demand: 40, Due: 980 * ms},
+			refill.Decision{Demand: 40e6, Due: 980 * ms},
 		},
 		"one that does not is, before it is empty": {
 			with(lease(13), func(v *refill.View) { v.Spent, v.AskedAt = 40, now-200*ms }),
-			refill.Decision{Ask: true, Want: 27, Demand: 40, Due: 1080 * ms},
+			refill.Decision{Ask: true, Want: 27, Demand: 40e6, Due: 1080 * ms},
 		},
 		"asking only ahead keeps its pace": {
 			with(lease(1), func(v *refill.View) { v.Spent = 40 }),
-			refill.Decision{Demand: 40, Due: 100 * ms},
+			refill.Decision{Demand: 40e6, Due: 100 * ms},
 		},
 		"a request every few seconds is demand for one": {
 			with(lease(0), func(v *refill.View) { v.Spent, v.AskedAt = 1, now-3*second }),
-			refill.Decision{Ask: true, Want: 1, Demand: 1, Due: 1080 * ms},
+			refill.Decision{Ask: true, Want: 1, Demand: 1e6, Due: 1080 * ms},
 		},
 		"the last item's demand stands for the part of the second before it": {
-			with(lease(0), func(v *refill.View) { v.Spent, v.AskedDemand, v.AskedAt = 10, 100, now-250*ms }),
-			refill.Decision{Ask: true, Want: 85, Demand: 85, Due: 1080 * ms},
+			with(lease(0), func(v *refill.View) { v.Spent, v.AskedDemand, v.AskedAt = 10, 100e6, now-250*ms }),
+			refill.Decision{Ask: true, Want: 85, Demand: 85e6, Due: 1080 * ms},
 		},
 		"denied cost is demand": {
 			with(lease(0), func(v *refill.View) {
 				v.Denied, v.AskedDenied, v.AskedAt, v.LastSpentAt = 9, 2, now-500*ms, 0
 			}),
-			refill.Decision{Ask: true, Want: 7, Demand: 7, Due: 1080 * ms},
+			refill.Decision{Ask: true, Want: 7, Demand: 7e6, Due: 1080 * ms},
 		},
 	})
 }
@@ -119,7 +119,7 @@ func TestPlanSettlesAndReturns(t *testing.T) {
 			with(lease(90), func(v *refill.View) {
 				v.Spent, v.AskedAt = 10, now-2*second
 			}),
-			refill.Decision{Ask: true, Return: 82, Demand: 5, Due: 1080 * ms},
+			refill.Decision{Ask: true, Return: 82, Demand: 5e6, Due: 1080 * ms},
 		},
 		"the last cost waits for the next request until the lease is half over": {
 			with(lease(1), func(v *refill.View) { v.AskedAt, v.LastSpentAt, v.ExpiresAt = now-3*second, 0, now+7*second }),
@@ -133,7 +133,7 @@ func TestPlanSettlesAndReturns(t *testing.T) {
 			with(lease(2), func(v *refill.View) {
 				v.Spent, v.AskedAt, v.ExpiresAt = 1, now-4*second, now+6*second
 			}),
-			refill.Decision{Ask: true, Demand: 1, Due: 1080 * ms},
+			refill.Decision{Ask: true, Demand: 1e6, Due: 1080 * ms},
 		},
 		"a lease that an answer did not renew is not asked about all the time": {
 			with(lease(2), func(v *refill.View) { v.ExpiresAt, v.Spent, v.AskedSpent, v.AnsweredSpent = now+second, 5, 5, 5 }),
@@ -141,7 +141,7 @@ func TestPlanSettlesAndReturns(t *testing.T) {
 		},
 		"a lease that is spent by half is settled soon, for it stops the pool's refill": {
 			with(lease(6), func(v *refill.View) { v.Spent, v.AskedAt = 6, now-1080*ms }),
-			refill.Decision{Ask: true, Demand: 6, Due: 1080 * ms},
+			refill.Decision{Ask: true, Demand: 6e6, Due: 1080 * ms},
 		},
 		"an item whose answer never came is repeated in a newer one after its deadline": {
 			with(lease(0), func(v *refill.View) {
@@ -170,7 +170,7 @@ func TestPlanDraining(t *testing.T) {
 	run(t, draining, map[string]row{
 		"a lease goes back whole, in use or not": {
 			with(lease(30), func(v *refill.View) { v.Spent, v.Waiting = 7, 2 }),
-			refill.Decision{Ask: true, Return: 30, Demand: 7, Due: 1080 * ms},
+			refill.Decision{Ask: true, Return: 30, Demand: 7e6, Due: 1080 * ms},
 		},
 		"what is spent is settled": {
 			with(lease(0), func(v *refill.View) { v.Spent, v.AnsweredSpent, v.LastSpentAt = 7, 6, 0 }),

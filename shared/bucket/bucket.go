@@ -129,7 +129,7 @@ type View struct {
 	Now, ExpiresAt, LastSpentAt, DryUntil           limit.Micros
 	AskedAt                                         limit.Micros // when the last item was made
 	AskedSpent, AskedDenied                         limit.Tokens // counters in the last item
-	AskedDemand                                     limit.Tokens // demand estimate in the last item
+	AskedDemand                                     limit.Micro  // demand estimate in the last item
 	AnsweredSpent, AnsweredReturned, AnsweredLapsed limit.Tokens // counters in the last item that was answered
 	Traceparent                                     string
 }
@@ -137,8 +137,10 @@ type View struct {
 // Plan is what an agent wants to say and ask about the bucket in View.
 type Plan struct {
 	View View
-	// Want and Waiting ask for tokens, Return gives back (at most what is left), Demand is the estimate reported.
-	Want, Waiting, Return, Demand limit.Tokens
+	// Want and Waiting ask for tokens, Return gives back (at most what is left).
+	Want, Waiting, Return limit.Tokens
+	// Demand is the estimate, which the record keeps for the next one; reported in whole tokens, rounded up.
+	Demand limit.Micro
 	// NewSession abandons the session: what is left of its lease is given up.
 	NewSession bool
 	// Deadline is after how long without an answer another seq may be sent.

@@ -121,8 +121,9 @@ func parseView(ref Ref, reply []any) (View, error) {
 	for _, n := range []*limit.Micros{&v.ExpiresAt, &v.LastSpentAt, &v.DryUntil, &v.AskedAt} {
 		*n = limit.Micros(f.integer())
 	}
-	for _, n := range []*limit.Tokens{&v.AskedSpent, &v.AskedDenied, &v.AskedDemand, &v.AnsweredSpent, &v.AnsweredReturned,
-		&v.AnsweredLapsed} {
+	v.AskedSpent, v.AskedDenied = limit.Tokens(f.integer()), limit.Tokens(f.integer())
+	v.AskedDemand = limit.Micro(f.integer())
+	for _, n := range []*limit.Tokens{&v.AnsweredSpent, &v.AnsweredReturned, &v.AnsweredLapsed} {
 		*n = limit.Tokens(f.integer())
 	}
 	if err != nil || f.values == nil {
@@ -143,7 +144,7 @@ func parseAsked(p Plan, reply []any) (*Asked, error) {
 	}
 	f := fields{reply[1:]}
 	item := &leasepb.Item{
-		Key: p.View.Key[:], Want: int64(p.Want), Waiting: int64(p.Waiting), Demand: int64(p.Demand), Draining: p.Draining,
+		Key: p.View.Key[:], Want: int64(p.Want), Waiting: int64(p.Waiting), Demand: int64(p.Demand.Up()), Draining: p.Draining,
 		Policy: f.text(), Variant: f.text(),
 	}
 	item.Revision, err = strconv.ParseUint(f.text(), 10, 64)
@@ -168,7 +169,7 @@ func (p Plan) check() error {
 	}
 	switch {
 	case p.Demand < 0 || p.Demand > maxNumber:
-		return fmt.Errorf("demand of %d tokens is out of range", p.Demand)
+		return fmt.Errorf("demand of %d micro-tokens is out of range", p.Demand)
 	case p.View.Session > maxNumber || p.View.Seq > maxNumber || len(p.View.Epoch) > maxName:
 		return errors.New("session, seq or epoch out of range")
 	case p.Deadline <= 0 || limit.Micros(p.Deadline.Microseconds()) > maxDuration:

@@ -49,6 +49,9 @@ func (m Micro) Whole() Tokens {
 	return Tokens(whole)
 }
 
+// Up returns the fewest whole tokens that hold m.
+func (m Micro) Up() Tokens { return -(-m).Whole() }
+
 // Budget is a token bucket's numbers, or those of a part of one: Capacity C and refill Rate R.
 type Budget struct {
 	Capacity Tokens

@@ -177,6 +177,9 @@ func TestMicro_Whole(t *testing.T) {
 		if got := m.Whole(); got != want {
 			t.Errorf("Micro(%d).Whole() = %d, want %d", m, got, want)
 		}
+		if up := m.Up(); up != want && up != want+1 || up.Micro() < m || (up-1).Micro() >= m {
+			t.Errorf("Micro(%d).Up() = %d, want the fewest tokens that hold it", m, up)
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func (m *Model) Ask(now limit.Micros, p bucket.Plan) *bucket.Asked {
 	return &bucket.Asked{Ref: ref, Epoch: s.epoch, Item: &leasepb.Item{
 		Policy: v.Policy, Revision: v.Revision, Key: ref.Key[:], Variant: v.Variant, Session: v.Session, Seq: v.Seq,
 		Applied: v.Applied, Spent: int64(v.Spent), Returned: int64(v.Returned), Lapsed: int64(v.Lapsed), Denied: int64(v.Denied),
-		Left: int64(v.Left), Want: int64(p.Want), Waiting: int64(p.Waiting), Cost: int64(v.Cost), Demand: int64(p.Demand),
+		Left: int64(v.Left), Want: int64(p.Want), Waiting: int64(p.Waiting), Cost: int64(v.Cost), Demand: int64(p.Demand.Up()),
 		Traceparent: v.Traceparent, Sealed: v.Sealed, Draining: p.Draining,
 	}}
 }

@@ -176,7 +176,7 @@ func (p *pair) askBoth() {
 	p.old = append(p.old, v)
 	plan := bucket.Plan{
 		View: v, Want: limit.Tokens(rapid.IntRange(0, 9).Draw(p.t, "want")), Return: limit.Tokens(rapid.IntRange(0, 5).Draw(p.t, "return")),
-		Demand:     limit.Tokens(rapid.IntRange(0, 9).Draw(p.t, "demand")),
+		Demand:     limit.Micro(rapid.IntRange(0, 9_000_000).Draw(p.t, "demand")),
 		NewSession: rapid.IntRange(0, 9).Draw(p.t, "new session") == 0,
 		Deadline:   time.Duration(rapid.IntRange(1, 3000).Draw(p.t, "deadline")) * time.Millisecond,
 	}
