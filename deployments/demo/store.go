@@ -20,7 +20,7 @@ type store struct {
 // openStore starts an embedded store, or names the real one at addr.
 func openStore(addr string) (*store, error) {
 	// Embedded Lua is slower than Redis' own, and the demo shares its cores with the load that is tried on it.
-	const timeout = 250 * time.Millisecond
+	const timeout = time.Second
 	if addr != "" {
 		return &store{config: bucket.Config{Mode: "single", Addrs: []string{addr}, Timeout: timeout}}, nil
 	}
