@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,9 +46,15 @@ func serve(ctx context.Context, file string) (err error) {
 		defer cancel()
 		err = errors.Join(err, tel.Shutdown(flush))
 	}()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
 	g, err := Open(ctx, cfg, tel)
 	if err != nil {
 		return err
 	}
+	reloading, stop := context.WithCancel(ctx)
+	defer stop()
+	go g.reloadOn(reloading, hangup)
 	return errors.Join(g.Run(ctx), g.Close())
 }
