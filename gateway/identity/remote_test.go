@@ -95,7 +95,8 @@ func TestKeysOfAServerThatRotatesAndGoesAway(t *testing.T) {
 			t.Error("want key two and no other after the rotation")
 		}
 		// Out, or answering nonsense: the last good keys stay.
-		for _, set := range [][]byte{nil, []byte("<html>"), []byte(`{"keys": []}`), bytes.Repeat([]byte(" "), 2<<20)} {
+		tooLong := append(jwks(t, jwk(t, "long", issuerKeys()["ed"])), bytes.Repeat([]byte(" "), 2<<20)...)
+		for _, set := range [][]byte{nil, []byte("<html>"), []byte(`{"keys": []}`), tooLong} {
 			s.serve(set)
 			r.Reload(t.Context())
 			pass(time.Hour)
