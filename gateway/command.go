@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,6 +30,9 @@ func Command() *cobra.Command {
 }
 
 func serve(ctx context.Context, file string) (err error) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP) // from the beginning: one that comes early must not kill
+	defer signal.Stop(hangup)
 	cfg := Defaults()
 	if err = config.Load(file, os.Environ(), &cfg); err != nil {
 		return err
@@ -46,15 +50,27 @@ func serve(ctx context.Context, file string) (err error) {
 		defer cancel()
 		err = errors.Join(err, tel.Shutdown(flush))
 	}()
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	g, err := Open(ctx, cfg, tel)
 	if err != nil {
 		return err
 	}
-	reloading, stop := context.WithCancel(ctx)
-	defer stop()
-	go g.reloadOn(reloading, hangup)
-	return errors.Join(g.Run(ctx), g.Close())
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() { g.reloadOn(ctx, hangup, stop) })
+	err = g.Run(ctx)
+	close(stop)
+	group.Wait()
+	return errors.Join(err, g.Close())
+}
+
+// reloadOn reloads at every hangup until stop is closed.
+func (g *Gateway) reloadOn(ctx context.Context, hangup <-chan os.Signal, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-hangup:
+			_ = g.Reload(ctx) // in the log
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"os"
 
 	"github.com/labstack/echo/v4"
 
@@ -67,19 +66,4 @@ func (g *Gateway) stranger(p *problem, err error) bool {
 		return true
 	}
 	return false
-}
-
-// Reload reads again what the configuration names as files, and fetches the key set. What is bad changes nothing.
-func (g *Gateway) Reload(ctx context.Context) { g.identity.Reload(ctx) }
-
-// reloadOn reloads at each signal, until ctx ends.
-func (g *Gateway) reloadOn(ctx context.Context, signals <-chan os.Signal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-signals:
-			g.Reload(ctx)
-		}
-	}
 }

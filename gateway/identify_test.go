@@ -254,8 +254,9 @@ func TestHangupReloads(t *testing.T) {
 	}
 	write("- {sha256: " + identity.Hash("old") + ", user: alice}")
 	g := run(t, cfg, &fakeStore{take: admitAll})
-	signals := make(chan os.Signal)
-	go g.reloadOn(t.Context(), signals)
+	signals, stop := make(chan os.Signal), make(chan struct{})
+	defer close(stop)
+	go g.reloadOn(t.Context(), signals, stop)
 	status := func(key string) int { return g.get(t, "/", "X-API-Key", key).StatusCode }
 	write("- {sha256: " + identity.Hash("new") + ", user: alice}")
 	signals <- syscall.SIGHUP
@@ -265,7 +266,7 @@ func TestHangupReloads(t *testing.T) {
 	}
 	write("nonsense")
 	signals <- syscall.SIGHUP
-	eventually(t, "a bad file is told", func() bool { return strings.Contains(g.log.String(), "what was read before stays") })
+	eventually(t, "a bad file is told", func() bool { return strings.Contains(g.log.String(), "what cannot be used changes nothing") })
 	if s := status("new"); s != http.StatusOK {
 		t.Errorf("a bad file changed something: status %d", s)
 	}

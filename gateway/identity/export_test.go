@@ -16,7 +16,9 @@ func (r *Reader) FailureAddrs() int {
 }
 
 // SetTransport replaces the network that key sets are fetched over.
-func (r *Reader) SetTransport(transport http.RoundTripper) { r.tokens.remote.transport = transport }
+func (r *Reader) SetTransport(transport http.RoundTripper) {
+	r.tokens.remote.client.Transport = transport
+}
 
 // Look looks at the files once, as the ticker of Run does.
 func (r *Reader) Look(ctx context.Context) {

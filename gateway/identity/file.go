@@ -51,21 +51,6 @@ func (f *file) loadLocked() error {
 	return nil
 }
 
-// reload reads the file now, and says how it went.
-func (f *file) reload(ctx context.Context) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.reloadLocked(ctx)
-}
-
-func (f *file) reloadLocked(ctx context.Context) {
-	if err := f.loadLocked(); err != nil {
-		f.log.ErrorContext(ctx, "a file cannot be used; what was read before stays", "file", f.what, "error", err)
-		return
-	}
-	f.log.InfoContext(ctx, "a file was read", "file", f.what, "path", f.path)
-}
-
 // watch reloads the file after changes, until ctx ends.
 func (f *file) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
@@ -85,9 +70,14 @@ func (f *file) look(ctx context.Context) {
 	defer f.mu.Unlock()
 	before := f.found
 	f.found, _ = os.Stat(f.path)
-	if same(f.found, before) && !same(f.found, f.read) {
-		f.reloadLocked(ctx)
+	if !same(f.found, before) || same(f.found, f.read) {
+		return
 	}
+	if err := f.loadLocked(); err != nil {
+		f.log.ErrorContext(ctx, "a file cannot be used; what was read before stays", "error", err)
+		return
+	}
+	f.log.InfoContext(ctx, "a file has changed and was read", "file", f.what)
 }
 
 func same(a, b os.FileInfo) bool {

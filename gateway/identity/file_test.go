@@ -78,7 +78,9 @@ func TestTheFileOfKeysIsReadWhenItChanges(t *testing.T) {
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
-	r.Reload(t.Context())
+	if err := r.Reload(); err != nil {
+		t.Error(err)
+	}
 	if !known("carol") || known("bob") {
 		t.Error("a reload did not read the file")
 	}
@@ -98,7 +100,9 @@ func TestTheFileOfTokenKeysIsReadWhenItChanges(t *testing.T) {
 		t.Error("a rotation in the file was not read")
 	}
 	write(t, cfg.JWKS, `{"keys": []}`)
-	r.Reload(t.Context())
+	if err := r.Reload(); err == nil || !strings.Contains(err.Error(), cfg.JWKS) {
+		t.Errorf("Reload = %v, want what is wrong with %s", err, cfg.JWKS)
+	}
 	if !accepted("two") || !r.Ready()[0].OK {
 		t.Error("a bad file took the keys away")
 	}

@@ -130,14 +130,17 @@ func (r *Reader) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// Reload reads everything again now. What is bad changes nothing and is logged.
-func (r *Reader) Reload(ctx context.Context) {
+// Reload reads the files again now, and has a key set behind a URL fetched. A file that is bad changes nothing; what is wrong
+// with each is returned.
+func (r *Reader) Reload() error {
+	var problems []error
 	for _, f := range r.files {
-		f.reload(ctx)
+		problems = append(problems, f.load())
 	}
 	if r.tokens != nil && r.tokens.remote != nil {
 		poke(r.tokens.remote.force)
 	}
+	return errors.Join(problems...)
 }
 
 // Ready tells about the keys that tokens are verified with. A gateway is not ready before it has them, but for ten seconds at

@@ -308,3 +308,26 @@ func TestKeySetsThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// Nobody without a key makes a token, and none makes the gateway panic.
+func FuzzToken(f *testing.F) {
+	r := tokenReader(f, allKeys(f), identity.Config{})
+	good := strings.Split(sign(f, jwt.SigningMethodEdDSA, kid("ed"), claims(nil), issuerKeys()["ed"]), ".")
+	header := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	asked := 0
+	f.Add(good[0], good[1], "")
+	f.Add(header(`{"alg":"none"}`), good[1], "")
+	f.Add(header(`{"alg":"HS256","kid":"hmac"}`), good[1], good[2])
+	f.Add(header(`{"alg":"ES256","kid":null}`), header(`{"exp":1e400}`), good[2])
+	f.Add(header(`null`), header(`[]`), "-")
+	f.Fuzz(func(t *testing.T, first, second, third string) {
+		if first == good[0] && second == good[1] && third == good[2] {
+			return
+		}
+		req := bearer(first + "." + second + "." + third)
+		asked++ // from an address of its own, so that it is looked at
+		if _, err := r.Identify(req, numbered(asked)); !errors.Is(err, identity.ErrWrongCredential) {
+			t.Errorf("Identify(%s) = %v, want %v", req.Header, err, identity.ErrWrongCredential)
+		}
+	})
+}

@@ -32,10 +32,10 @@ const (
 
 // remote fetches a key set from a URL, in one goroutine.
 type remote struct {
-	url       string
-	use       func([]byte) error
-	transport http.RoundTripper
-	log       *slog.Logger
+	url    string
+	use    func([]byte) error
+	client http.Client
+	log    *slog.Logger
 
 	want, force chan struct{} // asks for a fetch: when one is due, at once
 	awaiting    atomic.Int64
@@ -50,15 +50,16 @@ type remote struct {
 func newRemote(from string, use func([]byte) error, log *slog.Logger) *remote {
 	return &remote{
 		url: from, use: use, log: log, want: make(chan struct{}, 1), force: make(chan struct{}, 1), done: make(chan struct{}),
-		transport: &http.Transport{
+		client: http.Client{CheckRedirect: redirect, Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute, MaxIdleConns: 1,
 			TLSHandshakeTimeout: fetchTimeout, MaxResponseHeaderBytes: maxKeySet,
-		},
+		}},
 	}
 }
 
 // run fetches, until ctx ends. What cannot be fetched or used changes nothing.
 func (r *remote) run(ctx context.Context) {
+	defer r.client.CloseIdleConnections()
 	pause := firstRetry
 	for {
 		err := r.fetchOnce(ctx)
@@ -159,8 +160,7 @@ func (r *remote) fetch(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("key set: %w", withoutURL(err))
 	}
 	req.Header.Set("Accept", "application/jwk-set+json, application/json")
-	client := http.Client{Transport: r.transport, CheckRedirect: redirect}
-	res, err := client.Do(req)
+	res, err := r.client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("key set: %w", withoutURL(err))
 	}

@@ -45,7 +45,7 @@ func (f Forward) problems() []string {
 		switch {
 		case !httpguts.ValidHeaderFieldName(header):
 			problems = append(problems, fmt.Sprintf("%s: %q is not a header name", what, header))
-		case slices.Contains(reserved, http.CanonicalHeaderKey(header)) || strings.HasPrefix(name, "annona-"):
+		case slices.Contains(reserved, http.CanonicalHeaderKey(header)) || strings.HasPrefix(name, "Annona-"):
 			problems = append(problems, fmt.Sprintf("%s: %s has a meaning of its own; take another header", what, header))
 		case seen[name] != "":
 			problems = append(problems, fmt.Sprintf("%s: %s carries %s already; take another header", what, header, seen[name]))
@@ -76,7 +76,7 @@ func forwardClient(r *httputil.ProxyRequest, client netip.Addr) {
 }
 
 // folded is a header's name as an upstream may see it: many make variables of headers, to which X-User-Id and X_User_Id are one.
-func folded(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "-")) }
+func folded(name string) string { return http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")) }
 
 // forwardedNames are the headers that carry identities on any route. Whoever comes from outside with one would be believed there.
 type forwardedNames map[string]bool
