@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +30,9 @@ func Command() *cobra.Command {
 }
 
 func serve(ctx context.Context, file string) (err error) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP) // from the beginning: one that comes early must not kill
+	defer signal.Stop(hangup)
 	cfg := Defaults()
 	if err = config.Load(file, os.Environ(), &cfg); err != nil {
 		return err
@@ -48,5 +54,23 @@ func serve(ctx context.Context, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.Run(ctx), g.Close())
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() { g.reloadOn(ctx, hangup, stop) })
+	err = g.Run(ctx)
+	close(stop)
+	group.Wait()
+	return errors.Join(err, g.Close())
+}
+
+// reloadOn reloads at every hangup until stop is closed.
+func (g *Gateway) reloadOn(ctx context.Context, hangup <-chan os.Signal, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-hangup:
+			_ = g.Reload(ctx) // in the log
+		}
+	}
 }

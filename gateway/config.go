@@ -45,10 +45,12 @@ type Config struct {
 	Policies  string           `yaml:"policies"`
 	Telemetry telemetry.Config `yaml:"telemetry"`
 
+	// ClientAddress says whose word on a client's address counts.
+	ClientAddress identity.AddressConfig `yaml:"client_address"`
+
 	// Known settings of later versions. They are refused: one that is silently ignored would be a false promise.
-	TLS           map[string]any `yaml:"tls"`
-	ClientAddress map[string]any `yaml:"client_address"`
-	Check         map[string]any `yaml:"check"`
+	TLS   map[string]any `yaml:"tls"`
+	Check map[string]any `yaml:"check"`
 
 	// Keys replaces the file of API keys, Secret the hash secret file.
 	Keys   identity.Lookup `yaml:"-"`
@@ -65,7 +67,9 @@ func Defaults() Config {
 
 // Validate returns everything that is wrong with c, nil if nothing.
 func (c Config) Validate() error {
-	problems := []error{lease.CheckRegionName(c.Region), c.Identity.Validate(), c.Headers.validate(), c.Telemetry.Validate()}
+	problems := []error{
+		lease.CheckRegionName(c.Region), c.Identity.Validate(), c.ClientAddress.Validate(), c.Headers.validate(), c.Telemetry.Validate(),
+	}
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.Listen == "" || c.Admin == "" {
 		wrong("listen and admin: give an address, such as :8081")
@@ -96,7 +100,7 @@ func (c Config) Validate() error {
 	if c.RetryJitter < 0 || c.RetryJitter > 1 {
 		wrong("retry_jitter: give 0%% to 100%%")
 	}
-	for name, section := range map[string]map[string]any{"tls": c.TLS, "client_address": c.ClientAddress, "check": c.Check} {
+	for name, section := range map[string]map[string]any{"tls": c.TLS, "check": c.Check} {
 		if section != nil {
 			wrong("%s is not supported by this version yet; remove it", name)
 		}

@@ -59,6 +59,7 @@ type Gateway struct {
 	telemetry *telemetry.Telemetry
 	store     store
 	identity  *identity.Reader
+	addresses *identity.Addresses
 	proxy     *proxy.Proxy
 	admitter  *admit.Admitter
 	secret    *limit.Secret
@@ -108,7 +109,10 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 	if g.secret, err = secretOf(cfg); err != nil {
 		return nil, err
 	}
-	if g.identity, err = identity.NewReader(cfg.Identity, cfg.Keys); err != nil {
+	if g.identity, err = identity.NewReader(cfg.Identity, cfg.Keys, tel.Log); err != nil {
+		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
+	}
+	if g.addresses, err = identity.NewAddresses(cfg.ClientAddress); err != nil {
 		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
 	}
 	if g.proxy, err = proxy.New(cfg.Routes, tel.Log); err != nil {
@@ -152,11 +156,12 @@ func (g *Gateway) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	changed := make(chan struct{}, 1)
 	group.Go(func() { g.watch(work, changed) })
+	group.Go(func() { g.identity.Run(work) })
 	group.Go(func() { g.subscribe(work, "fills", func() error { return g.store.Fills(work, g.admitter.Filled) }) })
 	group.Go(func() {
 		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(changed) }) })
 	})
-	group.Go(func() { failed <- g.server.Serve(g.listener) })
+	group.Go(func() { failed <- g.server.Serve(g.addresses.Listener(g.listener)) })
 	group.Go(func() { failed <- g.adminServer.Serve(g.adminListener) })
 	g.telemetry.Log.InfoContext(ctx, "gateway serves", "listen", g.Addr().String(), "admin", g.AdminAddr().String())
 	var err error
@@ -210,7 +215,7 @@ func (g *Gateway) Ready(ctx context.Context) []telemetry.Check {
 	if _, out := g.admitter.Heard(); out {
 		allocator.OK, allocator.Detail = false, "a wait for a lease ended in vain: agent, NATS or allocator is out"
 	}
-	return []telemetry.Check{serving, policies, budgets, redis, allocator}
+	return append([]telemetry.Check{serving, policies, budgets, redis, allocator}, g.identity.Ready()...)
 }
 
 func (g *Gateway) bind(ctx context.Context) error {

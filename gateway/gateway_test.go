@@ -162,8 +162,13 @@ func TestConfigFile(t *testing.T) {
 	const source = `
 region: eu
 redis: {mode: single, addrs: ["127.0.0.1:6379"], timeout: 50ms}
-routes: [{name: api, hosts: [], paths: ["/*"], upstreams: ["http://127.0.0.1:9000"], strip_prefix: "", forward: {user: X-User-Id}, timeout: 30s, max_body: 10MiB}]
-identity: {api_keys: {header: X-API-Key}, unknown: anonymous, hash_secret_file: secret}
+routes: [{name: api, hosts: [], paths: ["/*"], upstreams: ["http://127.0.0.1:9000"], strip_prefix: "", forward: {user: X-User-Id, tier: X-Tier, claims: {org: X-Org}}, timeout: 30s, max_body: 10MiB}]
+identity:
+  api_keys: {header: X-API-Key}
+  jwt: {jwks: "https://id.example.com/jwks", issuer: i, audience: a, user_claim: sub, tier_claim: tier}
+  unknown: anonymous
+  hash_secret_file: secret
+client_address: {trusted_proxies: ["10.0.0.0/8"], trusted_hops: 0, header: X-Forwarded-For, prefix: {v4: 32, v6: 64}, proxy_protocol: off}
 headers: draft-06
 retry_jitter: 0
 enforcement: on
@@ -173,7 +178,7 @@ access_log: off
 		t.Fatal(err)
 	}
 	cfg := Defaults()
-	if err := config.Load(file, []string{"ANNONA_HEADERS=ietf,x-ratelimit", "ANNONA_ENFORCEMENT=shadow"}, &cfg); err != nil {
+	if err := config.Load(file, []string{"ANNONA_HEADERS=ietf,x-ratelimit", "ANNONA_ENFORCEMENT=shadow", "ANNONA_CLIENT_ADDRESS_TRUSTED_PROXIES=10.0.0.0/8,fd00::/8", "ANNONA_IDENTITY_JWT_AUDIENCE=b"}, &cfg); err != nil {
 		t.Fatal(err)
 	}
 	if err := cfg.Validate(); err != nil {
@@ -181,6 +186,9 @@ access_log: off
 	}
 	if cfg.Enforcement != "shadow" || cfg.RetryJitter != 0 || len(cfg.Headers) != 2 || cfg.Routes[0].MaxBody != 10<<20 || cfg.AccessLog != "off" {
 		t.Errorf("config = %+v", cfg)
+	}
+	if cfg.Identity.JWT.Audience != "b" || len(cfg.ClientAddress.TrustedProxies) != 2 || cfg.Routes[0].Forward.Claims["org"] != "X-Org" {
+		t.Errorf("config = %+v, jwt %+v", cfg, cfg.Identity.JWT)
 	}
 }
 

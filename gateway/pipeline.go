@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/annona-gateway/annona/gateway/admit"
+	"github.com/annona-gateway/annona/gateway/identity"
 	"github.com/annona-gateway/annona/gateway/proxy"
 	"github.com/annona-gateway/annona/shared/policy"
 )
@@ -26,6 +27,7 @@ type exchange struct {
 	start     time.Time
 	requestID string
 	traceID   string
+	client    identity.Client
 	id        policy.Identity
 	path      string
 	target    *proxy.Target
@@ -69,13 +71,14 @@ func (g *Gateway) recover(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// observe begins the request's span and ends it with what came of it, which also goes to the access log. Nobody before us is
-// trusted to decide about sampling yet, so the trace begins here.
+// observe begins the request's span and ends it with what came of it, which also goes to the access log. The trace of a trusted
+// proxy goes on; nobody else decides about ours.
 func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
-		ctx, span := g.telemetry.Tracer.Start(r.Context(), "request", trace.WithSpanKind(trace.SpanKindServer))
-		x := &exchange{start: time.Now(), answer: &answer{ResponseWriter: c.Response().Writer}}
+		client := g.addresses.Client(r)
+		ctx, span := g.telemetry.Tracer.Start(callersTrace(r, client), "request", trace.WithSpanKind(trace.SpanKindServer))
+		x := &exchange{start: time.Now(), client: client, answer: &answer{ResponseWriter: c.Response().Writer}}
 		if span.SpanContext().HasTraceID() {
 			x.traceID = span.SpanContext().TraceID().String()
 		}
@@ -150,17 +153,6 @@ func (g *Gateway) nameRequest(next echo.HandlerFunc) echo.HandlerFunc {
 func fitRequestID(id string) bool {
 	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:"
 	return id != "" && len(id) <= 64 && strings.Trim(id, alphabet) == ""
-}
-
-func (g *Gateway) identify(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		id, err := g.identity.Identify(c.Request())
-		if err != nil {
-			return err
-		}
-		exchangeOf(c).id = id
-		return next(c)
-	}
 }
 
 // normalise finds the one path that is matched and forwarded, and where it leads.

@@ -88,13 +88,15 @@ func (g *Gateway) fail(err error, c echo.Context) {
 	p := problem{Type: "about:blank", TraceID: x.traceID}
 	if stop, ok := errors.AsType[notAdmittedError](err); ok {
 		g.explain(&p, stop.decision)
-		header.Set("Retry-After", strconv.FormatInt(p.RetryAfter, 10))
-	} else {
+	} else if !g.stranger(&p, err) {
 		p.Status, p.Detail = statusOf(err)
 		p.Title = http.StatusText(p.Status)
 	}
+	if p.RetryAfter > 0 {
+		header.Set("Retry-After", strconv.FormatInt(p.RetryAfter, 10))
+	}
 	if p.Status == http.StatusUnauthorized {
-		header.Set("WWW-Authenticate", fmt.Sprintf("ApiKey realm=%q, header=%q", "annona", g.identity.Header()))
+		header["Www-Authenticate"] = g.identity.Challenges(err)
 	}
 	header.Set("Content-Type", "application/problem+json")
 	header.Set("Cache-Control", "no-store")

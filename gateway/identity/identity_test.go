@@ -3,9 +3,11 @@ package identity_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -19,28 +21,35 @@ func reader(t *testing.T, cfg identity.Config, keys string) *identity.Reader {
 	if err != nil {
 		t.Fatalf("Parse: %v", err)
 	}
-	r, err := identity.NewReader(cfg, lookup)
+	r, err := identity.NewReader(cfg, lookup, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatalf("NewReader: %v", err)
 	}
 	return r
 }
 
+// somewhere is where requests come from that do not care.
+func somewhere() identity.Client {
+	return identity.Client{Addr: netip.MustParseAddr("192.0.2.7"), Network: netip.MustParseAddr("192.0.2.0")}
+}
+
 func request(keys ...string) *http.Request {
 	r := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/", nil)
-	r.RemoteAddr = "[::ffff:192.0.2.7]:4711"
 	for _, key := range keys {
 		r.Header.Add("X-Api-Key", key)
 	}
 	return r
 }
 
-// A known key names its user; the peer is one client over IPv4 and IPv6 sockets; the key itself stays out of the identity.
+// A known key names its user, with its claims as text; the key itself stays out of the identity.
 func TestKnownKeyNamesItsUser(t *testing.T) {
-	r := reader(t, identity.Config{}, "- {sha256: "+identity.Hash("s3cret")+", user: acme, tier: gold, claims: {org: o}}\n")
-	got, err := r.Identify(request("s3cret"))
-	want := policy.Identity{User: "acme", Tier: "gold", APIKey: identity.Hash("s3cret"), IP: netip.MustParseAddr("192.0.2.7")}
-	if err != nil || got != want {
+	r := reader(t, identity.Config{}, "- {sha256: "+identity.Hash("s3cret")+", user: acme, tier: gold, claims: {org: o, level: 3, beta: true, part: 0.5}}\n")
+	got, err := r.Identify(request("s3cret"), somewhere())
+	want := policy.Identity{
+		User: "acme", Tier: "gold", APIKey: identity.Hash("s3cret"), IP: somewhere().Addr, Network: somewhere().Network,
+		Claims: map[string]string{"org": "o", "level": "3", "beta": "true", "part": "0.5"},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("Identify = %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -48,18 +57,18 @@ func TestKnownKeyNamesItsUser(t *testing.T) {
 func TestWrongCredentialIsNeverAnonymous(t *testing.T) {
 	r := reader(t, identity.Config{Unknown: identity.UnknownAnonymous}, "- {sha256: "+identity.Hash("known")+", user: acme}")
 	for name, keys := range map[string][]string{"unknown": {"nope"}, "empty": {""}, "two": {"known", "known"}} {
-		if _, err := r.Identify(request(keys...)); !errors.Is(err, identity.ErrWrongCredential) {
+		if _, err := r.Identify(request(keys...), somewhere()); !errors.Is(err, identity.ErrWrongCredential) {
 			t.Errorf("%s: Identify = %v, want %v", name, err, identity.ErrWrongCredential)
 		}
 	}
 }
 
 func TestNoCredential(t *testing.T) {
-	got, err := reader(t, identity.Config{}, "").Identify(request())
+	got, err := reader(t, identity.Config{}, "[]").Identify(request(), somewhere())
 	if err != nil || got.Tier != policy.Anonymous || got.User != "" || got.APIKey != "" {
 		t.Errorf("anonymous: Identify = %+v, %v", got, err)
 	}
-	if _, err = reader(t, identity.Config{Unknown: identity.UnknownDeny}, "").Identify(request()); !errors.Is(err, identity.ErrNoCredential) {
+	if _, err = reader(t, identity.Config{Unknown: identity.UnknownDeny}, "[]").Identify(request(), somewhere()); !errors.Is(err, identity.ErrNoCredential) {
 		t.Errorf("deny: Identify = %v, want %v", err, identity.ErrNoCredential)
 	}
 }
@@ -68,11 +77,11 @@ func TestLookupOfTheOwnerGetsTheHashedName(t *testing.T) {
 	lookup := func(key string) (policy.Identity, bool) {
 		return policy.Identity{User: key[5:]}, strings.HasPrefix(key, "demo-")
 	}
-	r, err := identity.NewReader(identity.Config{}, lookup)
+	r, err := identity.NewReader(identity.Config{}, lookup, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := r.Identify(request("demo-alice"))
+	got, err := r.Identify(request("demo-alice"), somewhere())
 	if err != nil || got.User != "alice" || got.APIKey != identity.Hash("demo-alice") {
 		t.Errorf("Identify = %+v, %v, want alice with the hash of the key", got, err)
 	}
@@ -102,11 +111,12 @@ func TestParseTellsAllErrorsAtOnce(t *testing.T) {
 		"- {sha256: " + identity.Hash("l") + "}",
 		"- {sha256: " + identity.Hash("m") + ", user: d, tear: gold, secret: hunter2}",
 		"- {sha256: " + identity.Hash("n") + ", user: \"a\\nb\"}",
+		"- {sha256: " + identity.Hash("o") + ", user: e, claims: {roles: [a, b], org: o, none: null}}",
 	}, "\n")))
 	if err == nil {
 		t.Fatal("Parse accepted a bad file")
 	}
-	for _, want := range []string{"line 1: sha256", "line 3: the same", "line 4: user is missing", "line 5: unknown field", "line 6: user and tier"} {
+	for _, want := range []string{"line 1: sha256", "line 3: the same", "line 4: user is missing", "line 5: unknown field", "line 6: user and tier", "line 7: claims: none, roles:"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Parse = %v, want %q in it", err, want)
 		}
@@ -117,16 +127,27 @@ func TestParseTellsAllErrorsAtOnce(t *testing.T) {
 }
 
 func TestParseRefusesWhatIsNoList(t *testing.T) {
-	for _, source := range []string{"sha256: x", "- [", "\"text\""} {
+	for _, source := range []string{"sha256: x", "- [", "\"text\"", "", "# nothing yet\n"} {
 		if _, err := identity.Parse([]byte(source)); err == nil {
 			t.Errorf("Parse(%q) accepted it", source)
 		}
 	}
 }
 
-func TestConfigRefusesWhatThisVersionCannot(t *testing.T) {
-	err := identity.Config{JWT: map[string]any{}, Unknown: "maybe"}.Validate()
-	if err == nil || !strings.Contains(err.Error(), "not supported by this version yet") || !strings.Contains(err.Error(), "maybe") {
-		t.Errorf("Validate = %v, want jwt refused and unknown named", err)
+func TestConfigTellsAllErrorsAtOnce(t *testing.T) {
+	err := identity.Config{APIKeys: identity.APIKeys{Header: "authorization"}, JWT: &identity.JWT{}, Unknown: "maybe"}.Validate()
+	for _, want := range []string{"identity.unknown \"maybe\"", "identity.jwt.jwks: name", "another header"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Validate = %v, want %q in it", err, want)
+		}
+	}
+	for jwks, good := range map[string]bool{
+		"keys.json": true, "https://id.example.com/jwks": true, "http://127.0.0.1:1/": true, "https://": false, "http://user:hunter2@id/": false,
+		"https://%zz": false,
+	} {
+		err := identity.Config{JWT: &identity.JWT{JWKS: jwks}}.Validate()
+		if (err == nil) != good || (err != nil && strings.Contains(err.Error(), "hunter2")) {
+			t.Errorf("Validate with jwks %s = %v", jwks, err)
+		}
 	}
 }

@@ -33,7 +33,7 @@ var (
 // Proxy holds the routes, ready to serve.
 type Proxy struct {
 	routes []*Target
-	strip  []string // headers that carry identities on any route; no client may set one on another
+	strip  forwardedNames // headers that carry identities on any route; no client may set one on another
 
 	buffers buffers
 }
@@ -51,7 +51,7 @@ type Target struct {
 type call struct {
 	target *Target
 	path   string
-	user   string
+	id     policy.Identity
 	err    error
 }
 
@@ -59,11 +59,9 @@ type callKey struct{}
 
 // New makes routes ready. They must be valid. Streams that break off are noted in log.
 func New(routes []Route, log *slog.Logger) (*Proxy, error) {
-	p := &Proxy{}
+	p := &Proxy{strip: forwardedNames{}}
 	for _, route := range routes {
-		if route.Forward.User != "" {
-			p.strip = append(p.strip, route.Forward.User)
-		}
+		p.strip.add(route.Forward)
 	}
 	for _, route := range routes {
 		if route.Timeout == 0 {
@@ -114,7 +112,7 @@ func (t *Target) Check(r *http.Request) error {
 // Serve carries r to t's upstream with path and answers on w. If it returns an error it has written nothing.
 // Events, WebSockets and other streams pass as they come: ReverseProxy flushes answers of unknown length at once.
 func (t *Target) Serve(w http.ResponseWriter, r *http.Request, path string, id policy.Identity) error {
-	c := &call{target: t, path: path, user: id.User}
+	c := &call{target: t, path: path, id: id}
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = http.MaxBytesReader(w, r.Body, int64(t.MaxBody))
 	}
@@ -172,18 +170,15 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	// ReverseProxy drops what it cannot parse of a query; nothing here reads one, so it goes on as it came.
 	r.Out.URL.RawQuery = r.In.URL.RawQuery
 	r.SetXForwarded()
+	forwardClient(r, c.id.IP)
 	for name := range r.Out.Header {
 		if strings.HasPrefix(name, "Annona-") {
 			delete(r.Out.Header, name)
 		}
 	}
-	for _, name := range p.strip {
-		r.Out.Header.Del(name)
-	}
-	if t.Forward.User != "" && c.user != "" {
-		r.Out.Header.Set(t.Forward.User, c.user)
-	}
-	// No peer is trusted yet, so the upstream hears of our span and of no caller's.
+	p.strip.strip(r.Out.Header, r.Out.Trailer)
+	t.Forward.set(r.Out.Header, &c.id)
+	// The upstream hears of our span, which is part of a trusted caller's trace, and of no other.
 	for _, name := range []string{"Traceparent", "Tracestate", "Baggage"} {
 		r.Out.Header.Del(name)
 	}

@@ -37,6 +37,9 @@ type Route struct {
 // Forward names the headers in which the upstream gets the verified identity. A client's own are stripped.
 type Forward struct {
 	User string `yaml:"user"`
+	Tier string `yaml:"tier"`
+	// Claims are headers by the claim that they carry.
+	Claims map[string]string `yaml:"claims"`
 }
 
 // Validate returns everything that is wrong with r, nil if nothing.
@@ -69,8 +72,8 @@ func (r Route) Validate() error {
 	if r.StripPrefix != "" && (!strings.HasPrefix(r.StripPrefix, "/") || strings.HasSuffix(r.StripPrefix, "/")) {
 		wrong("strip_prefix %q: write /x", r.StripPrefix)
 	}
-	if strings.ContainsAny(r.Forward.User, " \t\r\n:") {
-		wrong("forward.user %q is not a header name", r.Forward.User)
+	for _, problem := range r.Forward.problems() {
+		wrong("forward%s", problem)
 	}
 	if r.Timeout < 0 || r.MaxBody < 0 {
 		wrong("timeout and max_body must not be negative")

@@ -20,7 +20,7 @@ type part struct {
 var parts = []part{
 	{"user", func(r *Request) string { return r.User }},
 	{"api_key", func(r *Request) string { return r.APIKey }},
-	{"ip", func(r *Request) string { return canonicalIP(r.IP) }},
+	{"ip", func(r *Request) string { return canonicalIP(r.network()) }},
 	{"tier", func(r *Request) string { return r.Tier }},
 	{"route", func(r *Request) string { return r.Route }},
 	{"method", func(r *Request) string { return r.Method }},
@@ -45,6 +45,14 @@ func canonicalIP(ip netip.Addr) string {
 		return ""
 	}
 	return ip.Unmap().WithZone("").String()
+}
+
+// network is the address that a client is counted by.
+func (id *Identity) network() netip.Addr {
+	if id.Network.IsValid() {
+		return id.Network
+	}
+	return id.IP
 }
 
 // FieldsFor returns what Match would hash and display for one policy and an identity, for the admin API.

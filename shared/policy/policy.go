@@ -90,6 +90,10 @@ type Identity struct {
 	APIKey string     `json:"api_key,omitempty"` // the name under which the credential is known: the SHA-256 of the key in hex, never the key
 	Tier   string     `json:"tier,omitempty"`
 	IP     netip.Addr `json:"ip,omitzero"`
+	// Network is what stands for IP in a key: the first address of the client's network. Zero: IP itself.
+	Network netip.Addr `json:"-"`
+	// Claims are what a token or the file of API keys says besides, scalars as text. Nobody writes the map.
+	Claims map[string]string `json:"claims,omitempty"`
 }
 
 // Anonymous is the tier of a client without credential.
