@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -40,7 +41,7 @@ func TestKnownKeyNamesItsUser(t *testing.T) {
 	r := reader(t, identity.Config{}, "- {sha256: "+identity.Hash("s3cret")+", user: acme, tier: gold, claims: {org: o}}\n")
 	got, err := r.Identify(request("s3cret"))
 	want := policy.Identity{User: "acme", Tier: "gold", APIKey: identity.Hash("s3cret"), IP: netip.MustParseAddr("192.0.2.7")}
-	if err != nil || got != want {
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("Identify = %+v, %v, want %+v", got, err, want)
 	}
 }

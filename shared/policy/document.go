@@ -10,7 +10,9 @@ type Document struct {
 	// Revision is the store's; 0 for a file that no store has numbered.
 	Revision uint64
 	// Source is the document as written, comments kept.
-	Source   []byte
+	Source []byte
+	// Exempt are the clients to whom no policy applies.
+	Exempt   []Selector
 	Policies []*Policy
 
 	index  *index
@@ -33,6 +35,8 @@ func (d *Document) Policy(name string) *Policy {
 	}
 	return nil
 }
+
+var documentFields = []string{"schema", "exempt", "policies"}
 
 const schemaRemedy = "write schema: 1"
 
@@ -59,7 +63,7 @@ func (r *reader) document(root *node) *Document {
 	if !r.is(root, mapping, "start with `schema: 1` and `policies:`") {
 		return d
 	}
-	found := r.fields(root, []string{"schema", "exempt", "policies"})
+	found := r.fields(root, documentFields)
 	r.need(root, found, []string{"schema", "policies"}, map[string]string{
 		"schema": schemaRemedy, "policies": "write `policies:` and a list of policies under it",
 	})
@@ -69,7 +73,7 @@ func (r *reader) document(root *node) *Document {
 		}
 	}
 	if n := found["exempt"]; n != nil {
-		r.unsupported(n)
+		r.exempt(d, n)
 	}
 	if n := found["policies"]; n != nil {
 		r.policies(d, n)

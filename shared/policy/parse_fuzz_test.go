@@ -32,7 +32,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("policy %+v", p)
 			}
 			names[p.Name] = true
-			for _, variant := range p.variants() {
+			for _, variant := range p.Variants() {
 				b, ok := p.BudgetOf(variant)
 				if !ok || b.Capacity < 0 || b.Capacity > limit.MaxTokens || b.Rate < 0 || b.Rate > limit.MaxRate || (b.Rate == 0 && b.Capacity > 0) {
 					t.Errorf("policy %s %q has %v, %t", p.Name, variant, b, ok)
