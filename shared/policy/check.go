@@ -68,7 +68,8 @@ func (o CheckOptions) ended(p *Policy, over *Override) *fault {
 func (o CheckOptions) unknownRegion(p *Policy) *fault {
 	for _, region := range p.Regions {
 		if _, known := o.Weights[region]; !known && len(o.Weights) > 0 {
-			return faultf("write one of "+strings.Join(slices.Sorted(maps.Keys(o.Weights)), ", "), "policy %s matches in region %s, which there is not", p.Name, shown(region))
+			return faultf("write one of "+strings.Join(slices.Sorted(maps.Keys(o.Weights)), ", "),
+				"policy %s matches in region %s, which there is not", p.Name, shown(region))
 		}
 	}
 	return nil

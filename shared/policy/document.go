@@ -93,6 +93,7 @@ func (r *reader) policies(d *Document, n *node) {
 		return
 	}
 	first := make(map[string]int, len(n.items))
+	names := make([]*node, 0, len(n.items))
 	for _, item := range n.items {
 		p, named := r.policy(d, item)
 		if p == nil || named == nil {
@@ -103,8 +104,10 @@ func (r *reader) policies(d *Document, n *node) {
 		} else {
 			first[p.Name] = named.at.line
 		}
-		d.Policies = append(d.Policies, p)
+		d.Policies, names = append(d.Policies, p), append(names, named)
 	}
+	r.outdone(d.Policies, names)
+	r.crowded(n, d.Policies)
 }
 
 // maxName is the longest name of a policy or a tier in bytes.

@@ -259,6 +259,21 @@ func BenchmarkMatch(b *testing.B) {
 			}
 		})
 	}
+	// Of 1000 that all name a host, a tier, a region, a header and a parameter, one matches.
+	source := strings.ReplaceAll(string(d.Source), "methods: [GET],", "hosts: [\"*.example\"], tiers: [gold], regions: [eu], headers: {X-A: b}, query: {q: 1}, methods: [GET],")
+	d = mustParse(b, source)
+	r := &Request{
+		Identity: Identity{User: "a", Tier: "gold", IP: netip.MustParseAddr("10.0.0.1")}, Method: "GET", Path: "/v500/items/7",
+		Host: "api.example:443", Region: "eu", Header: map[string][]string{"X-A": {"b"}}, Query: "q=1",
+	}
+	b.Run("one of 1000 by every field", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if matched, err := d.Match(r); err != nil || len(matched) != 1 {
+				b.Fatal(matched, err)
+			}
+		}
+	})
 }
 
 func BenchmarkParse(b *testing.B) {

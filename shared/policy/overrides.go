@@ -41,10 +41,12 @@ func (r *reader) overrides(d *Document, p draft) {
 				break
 			}
 			if p.Overrides[i].covers(&o) {
-				r.warn(item, faultf("put it before that one, or remove it", "the override never applies: the one on line %d includes it and comes first", lines[i]))
+				r.warn(item, faultf("put it before that one, or remove it",
+					"the override never applies: the one on line %d includes it and comes first", lines[i]))
 				break
 			}
 		}
+		r.idleOverride(d, p, item, &o)
 		p.Overrides, lines = append(p.Overrides, o), append(lines, item.at.line)
 		if rate := itemOf(item, "rate"); rate != nil {
 			d.places[variantOf{p.Name, o.Name()}] = spot{at: rate.at, path: item.path()}
@@ -92,6 +94,19 @@ func (r *reader) overrideKey(p draft, n *node, o *Override) {
 	}
 	if len(o.Key.fields()) == 0 && o.From.IsZero() && o.Until.IsZero() {
 		r.warn(n, faultf("write its rate and burst as the policy's own", "an override of everyone for ever leaves the policy's own numbers and tiers idle"))
+	}
+}
+
+// idleOverride warns of an override for clients to whom the policy does not apply.
+func (r *reader) idleOverride(d *Document, p draft, n *node, o *Override) {
+	if o.Key.Tier != "" && len(p.ForTiers) > 0 && !slices.Contains(p.ForTiers, o.Key.Tier) {
+		r.warn(n, faultf("remove it, or add the tier to match", "the override never applies: the policy does not match tier %s", o.Key.Tier))
+	}
+	for i := range d.Exempt {
+		if d.Exempt[i].covers(&o.Key) {
+			r.warn(n, faultf("remove it, or the exemption", "the override never applies: %s is exempt", &d.Exempt[i]))
+			return
+		}
 	}
 }
 

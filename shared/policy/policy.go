@@ -1,5 +1,6 @@
 // Package policy reads the policy document: which requests, whose key, which limit, what when degraded. It parses and
-// validates, says everything that is wrong at once with line and remedy, and matches requests. It decides nothing about tokens.
+// validates, says everything that is wrong at once with line and remedy, and matches requests: which policies, whose key, which
+// numbers, what cost. It decides nothing about tokens. DOCUMENT.md beside this file says what a document means.
 package policy
 
 import (

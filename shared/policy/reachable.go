@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -16,7 +17,8 @@ func (r *reader) reachable(d *Document, p draft) {
 	if tiers := itemOf(match, "tiers"); tiers != nil && len(p.ForTiers) > 0 {
 		r.reachableTiers(d, p, tiers)
 	}
-	if regions := itemOf(match, "regions"); regions != nil && len(p.Regions) == 1 && p.Scope == Global && tokenFault(p.Regions[0], regionLetters, "") == nil {
+	regions := itemOf(match, "regions")
+	if regions != nil && len(p.Regions) == 1 && p.Scope == Global && tokenFault(p.Regions[0], regionLetters, "") == nil {
 		r.warn(regions, faultf("write scope: region, which leases no tokens", "the policy matches in one region only, and its budget is global"))
 	}
 	r.idleTiers(p)
@@ -71,4 +73,63 @@ func (r *reader) sharedTiers(p draft) {
 	if tiers := p.found["tiers"]; len(p.Tiers) > 0 && p.keyedBy(everyone) && len(p.ForTiers) != 1 {
 		r.warn(tiers, faultf("write key: [tier] for a budget of each tier", "all tiers share one budget, and give it now these numbers, now those"))
 	}
+}
+
+// outdone warns of each policy that another one, for the same requests and the same key, makes idle: both are charged alike, so
+// the one with more of everything never denies. Policies that say more (tiers, overrides, a part of the keys) are left alone.
+func (r *reader) outdone(policies []*Policy, names []*node) {
+	alike, kinds := map[string][]int{}, make([]string, len(policies))
+	for i, p := range policies {
+		if p.Enforced && p.EnforcedPPM == 0 && len(p.Tiers) == 0 && len(p.Overrides) == 0 && names[i] != nil {
+			kinds[i] = p.counts()
+			alike[kinds[i]] = append(alike[kinds[i]], i)
+		}
+	}
+	for i, p := range policies {
+		if kinds[i] == "" {
+			continue
+		}
+		for _, j := range alike[kinds[i]] {
+			other := policies[j]
+			more := p.Budget.Capacity >= other.Budget.Capacity && p.Budget.Rate >= other.Budget.Rate
+			if i == j || !more || (p.Budget == other.Budget && i < j) {
+				continue
+			}
+			r.warn(names[i], faultf("remove it, or raise the other's rate or burst",
+				"the policy never denies: %s, on line %d, counts the same and allows no more", other.Name, names[j].at.line))
+			break
+		}
+	}
+}
+
+// crowded warns of more policies that match every request than one request may be charged for. (Whether all of them find their
+// key in it only the request tells.)
+func (r *reader) crowded(n *node, policies []*Policy) {
+	var none Policy
+	always := 0
+	for _, p := range policies {
+		if slices.Equal(p.matching(), none.matching()) {
+			always++
+		}
+	}
+	if always > MaxMatches {
+		r.warn(n, faultf("give policies a match, or say more with tiers", "%d policies match every request, and one that more than %d count is answered 503",
+			always, MaxMatches))
+	}
+}
+
+// matching writes what p matches, field by field.
+func (p *Policy) matching() []string {
+	var fields []string
+	for _, field := range []any{p.Hosts, p.Methods, p.Paths, p.Headers, p.Query, p.ForTiers, p.Claims, p.Regions} {
+		fields = append(fields, fmt.Sprintf("%#v", field))
+	}
+	return fields
+}
+
+// counts names what p counts: two policies of the same name here are charged alike.
+func (p *Policy) counts() string {
+	return fmt.Sprintf("%#v", []any{
+		p.matching(), slices.Sorted(slices.Values(p.Parts)), p.Algorithm, p.Scope, p.Cost,
+	})
 }

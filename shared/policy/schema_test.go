@@ -108,7 +108,7 @@ func TestSchemaValidatesDocuments(t *testing.T) {
 	for _, source := range []string{
 		policyWith("qqqq: 1"), policyWith("burst: -1"), policyWith("burst: 1.5"), policyWith("rate: 100"), policyWith("rate: -1/s"), policyWith("name: API"),
 		policyWith("scope: world"), policyWith("on_failure: {allocator: open}"), policyWith("on_failure: close"), policyWith("key: []"), policyWith("key: [usr]"),
-		policyWith("cost: 0"), policyWith("cost: -1"), policyWith("cost: {defualt: 2}"), policyWith("cost: {header: X-Cost}"), policyWith("cost: {rules: [{methods: [POST]}]}"),
+		policyWith("cost: 0"), policyWith("cost: -1"), policyWith("cost: {defaut: 2}"), policyWith("cost: {header: X-Cost}"), policyWith("cost: {rules: [{methods: [POST]}]}"),
 		policyWith("match: {path: [/a]}"), policyWith("match: {methods: [get]}"), policyWith("match: {paths: [v1]}"), policyWith("match: {hosts: [\"a:80\"]}"),
 		policyWith("match: {headers: {X-A: []}}"), policyWith("match: {headers: [X-A]}"), policyWith("match: {tiers: [\"a b\"]}"), policyWith("match: {regions: [EU]}"),
 		policyWith("overrides: [{rate: 1/s}]"), policyWith("overrides: [{key: {user: a}}]"), policyWith("overrides: [{key: {usr: a}, rate: 1/s}]"),

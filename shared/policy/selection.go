@@ -277,7 +277,8 @@ func (r *reader) part(n *node) string {
 		return r.word(n, partNames(), nil)
 	}
 	if name != "" {
-		r.warn(n, faultf("key by user, api_key or ip beside a limit of this kind", "clients choose their %s: one that changes it has a new budget each time", kind+" "+shown(name)))
+		r.warn(n, faultf("key by user, api_key or ip beside a limit of this kind",
+			"clients choose their %s: one that changes it has a new budget each time", kind+" "+shown(name)))
 	}
 	return kind + ":" + name
 }

@@ -137,6 +137,25 @@ func TestFieldsForNamedParts(t *testing.T) {
 	}
 }
 
+// The design writes such names without quotes.
+func TestParseReadsNamesWithoutQuotes(t *testing.T) {
+	d := mustParse(t, strings.Replace(policyWith("overrides: [{key: {\"claim:org\": a}, rate: 1/s}]"), "[user]", "[header:X-A, query:q, claim:org]", 1))
+	if p := d.Policies[0]; !slices.Equal(p.Parts, []string{"header:X-A", "query:q", "claim:org"}) || p.Overrides[0].Key.Claims["org"] != "a" {
+		t.Errorf("Parse reads %q, %+v", p.Parts, p.Overrides)
+	}
+}
+
+func TestParseWarnsOfACrowd(t *testing.T) {
+	source := "schema: 1\npolicies:\n"
+	for i := range MaxMatches + 1 {
+		source += "  - {name: p" + string(rune('a'+i%26)) + string(rune('a'+i/26)) + ", key: [user], algorithm: token_bucket, rate: " + strings.Repeat("1", 1+i%5) + "/s, scope: region, on_failure: closed, enforce: 0%}\n"
+	}
+	_, problems := Parse([]byte(source))
+	if len(problems) != 1 || !strings.Contains(problems[0].Message, "33 policies match every request") {
+		t.Errorf("Parse says %v", problems)
+	}
+}
+
 func TestParseReadsSelections(t *testing.T) {
 	d := mustParse(t, `schema: 1
 exempt: [{ip: 10.0.0.0/8}]

@@ -95,7 +95,7 @@ func (s *Selector) String() string {
 var selectorFields = []string{"user", "api_key", "ip", "tier"}
 
 const (
-	selectorRemedy = "write {user: NAME}, {api_key: SHA-256}, {ip: 10.0.0.0/8}, {tier: NAME} or {claim:NAME: VALUE}"
+	selectorRemedy = "write {user: NAME}, {api_key: SHA-256}, {ip: 10.0.0.0/8}, {tier: NAME} or {\"claim:NAME\": VALUE}"
 	// maxValue bounds the values that a document names, in bytes.
 	maxValue = 256
 	// hexSHA256 is how long a SHA-256 is in hexadecimal.
@@ -113,6 +113,8 @@ func (r *reader) selector(n *node) (s Selector, ok bool) {
 	for _, item := range n.items {
 		name, isClaim := strings.CutPrefix(item.name, claimPart)
 		switch {
+		case item.name == "claim": // in braces the YAML parser ends a name at its first colon
+			r.refuseName(item, faultf("write the name in quotes: {\"claim:NAME\": VALUE}", "claim has no name"))
 		case !isClaim:
 			plain.items = append(plain.items, item)
 		case !r.claimName(item, name):
