@@ -176,7 +176,14 @@ func (g *Gateway) normalise(next echo.HandlerFunc) echo.HandlerFunc {
 func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		x, r := exchangeOf(c), c.Request()
-		d, err := g.admitter.Decide(r.Context(), &policy.Request{Identity: x.id, Method: r.Method, Path: x.path, Route: x.target.Name})
+		asked := &policy.Request{
+			Identity: x.id, Method: r.Method, Host: r.Host, Path: x.path, Query: r.URL.RawQuery, Header: r.Header,
+			Route: x.target.Name, Region: g.config.Region, At: x.start,
+		}
+		if !asked.TrustedPeer {
+			g.admitter.StripCosts(r.Header)
+		}
+		d, err := g.admitter.Decide(r.Context(), asked)
 		if err != nil {
 			return err
 		}

@@ -60,6 +60,7 @@ func statusOf(err error) (status int, detail string) {
 		{identity.ErrWrongCredential, http.StatusUnauthorized},
 		{identity.ErrNoCredential, http.StatusUnauthorized},
 		{policy.ErrMissing, http.StatusUnauthorized},
+		{policy.ErrCost, http.StatusBadRequest},
 		{proxy.ErrPath, http.StatusBadRequest},
 		{proxy.ErrNoRoute, http.StatusNotFound},
 		{proxy.ErrTooLarge, http.StatusRequestEntityTooLarge},

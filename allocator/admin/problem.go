@@ -50,6 +50,7 @@ var statuses = []struct { //nolint:gochecknoglobals // a table that nothing chan
 	{errUnknownPolicy, http.StatusNotFound},
 	{errInvalid, http.StatusUnprocessableEntity},
 	{policy.ErrMissing, http.StatusUnprocessableEntity},
+	{policy.ErrCost, http.StatusUnprocessableEntity},
 	{bus.ErrNoDocument, http.StatusNotFound},
 	{bus.ErrStale, http.StatusPreconditionFailed},
 	{ErrNotReady, http.StatusServiceUnavailable},

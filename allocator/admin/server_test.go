@@ -40,6 +40,7 @@ policies:
     rate: 100/min
     burst: 200
     tiers: {premium: {rate: 1000/min, burst: 2000}}
+    overrides: [{key: {user: vip}, rate: 300/min, from: 2020-01-01T00:00:00Z}]
     scope: global
     on_failure: closed
   - name: local-per-ip

@@ -82,6 +82,7 @@ func TestEveryErrorHasItsStatus(t *testing.T) {
 		"bus.ErrNoDocument":    {because(errStoreOut, bus.ErrNoDocument), 404},
 		"bus.ErrStale":         {because(errOutcomeUnknown, bus.ErrStale), 412},
 		"policy.ErrMissing":    {policy.ErrMissing, 422},
+		"policy.ErrCost":       {policy.ErrCost, 422},
 		"an error of no table": {errors.New("secret cause"), 500},
 	}
 	for name, row := range want {

@@ -85,7 +85,7 @@ func (s *Server) postUsage(c echo.Context, from *sources) error {
 	if err != nil {
 		return because(errLessorOut, err)
 	}
-	variant, budget := numbers(p, request.Identity, pool, found)
+	variant, budget := numbers(p, &request.Identity, s.cfg.Now(), pool, found)
 	usage := Usage{
 		Policy: p.Name, Variant: variant, Scope: p.Scope, KeyID: key.String(), Identity: display, Limit: budget.Capacity,
 		Regions: regionUsages(p, budget, regions, pool, s.cfg.Now()),
@@ -113,14 +113,16 @@ func tidy(id *policy.Identity) error {
 	return nil
 }
 
-// numbers returns which of p's numbers apply: those that the pool was last asked under, else those of the identity's tier.
-func numbers(p *policy.Policy, id policy.Identity, pool lessor.Snapshot, found bool) (string, limit.Budget) {
-	if found && id.Tier == "" {
-		if budget, ok := p.BudgetOf(pool.Variant); ok {
-			return pool.Variant, budget
+// numbers returns which of p's numbers apply: those that the identity shows, else those that the pool was last asked under: the
+// question may not say the client's tier.
+func numbers(p *policy.Policy, id *policy.Identity, now time.Time, pool lessor.Snapshot, found bool) (string, limit.Budget) {
+	variant, budget := p.Variant(id, now)
+	if found && id.Tier == "" && variant == "" {
+		if last, ok := p.BudgetOf(pool.Variant); ok {
+			return pool.Variant, last
 		}
 	}
-	return p.Variant(id.Tier)
+	return variant, budget
 }
 
 func regionUsages(p *policy.Policy, budget limit.Budget, doc *policy.Regions, pool lessor.Snapshot, now time.Time) []RegionUsage {

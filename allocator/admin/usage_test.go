@@ -90,6 +90,18 @@ func TestUsageOfAnUnknownClientIsItsWholeLimit(t *testing.T) {
 	}
 }
 
+// An override says more than what the pool was last asked under, which may have been before it began.
+func TestUsageUnderAnOverride(t *testing.T) {
+	b := newBench(t)
+	pool := b.pool("api-per-user", 0)
+	pool.Key = b.keyOf(t, "api-per-user", policy.Identity{User: "vip"})
+	b.lessor.pools = []lessor.Snapshot{pool}
+	u := decode[admin.Usage](t, b.usage(`{"policy": "api-per-user", "identity": {"user": "vip"}}`))
+	if u.Limit != 300 || !strings.HasPrefix(u.Variant, "override:") {
+		t.Errorf("limit %d of %q, want the override's 300", u.Limit, u.Variant)
+	}
+}
+
 func TestUsageOfScopeRegion(t *testing.T) {
 	b := newBench(t)
 	w := b.usage(`{"policy": "local-per-ip", "identity": {"ip": "::ffff:192.0.2.1"}}`)

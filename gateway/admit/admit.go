@@ -64,13 +64,21 @@ func (a *Admitter) SetRoundTrip(d time.Duration) { a.roundTrip.Store(int64(d)) }
 // Filled wakes the requests that wait for the bucket that was just filled.
 func (a *Admitter) Filled(fill bucket.Announcement) { a.waiters.filled(fill.Key) }
 
-// Decide answers r. The only error is policy.ErrMissing: a policy needs an identity that r lacks.
-func (a *Admitter) Decide(ctx context.Context, r *policy.Request) (Decision, error) {
+// Decide answers r; where r does not say in which region and when it came, here and now. The errors are policy.ErrMissing, a
+// policy needs an identity that r lacks, and policy.ErrCost, a trusted peer says a cost that can be none.
+func (a *Admitter) Decide(ctx context.Context, asked *policy.Request) (Decision, error) {
+	r := *asked
+	if r.Region == "" {
+		r.Region = a.options.Region
+	}
+	if r.At.IsZero() {
+		r.At = time.Now()
+	}
 	s := a.snapshot.Load()
 	if s == nil {
 		return Decision{Answer: Refused, Cause: ErrNoDocument}, nil
 	}
-	matched, err := s.document.Match(r)
+	matched, err := s.document.Match(&r)
 	switch {
 	case err != nil && a.options.Shadow:
 		return Decision{Answer: Admitted}, nil // what is not enforced denies nobody
@@ -82,8 +90,8 @@ func (a *Admitter) Decide(ctx context.Context, r *policy.Request) (Decision, err
 	}
 	var enforced, shadow []*claim
 	for _, m := range matched {
-		c := s.claim(m, r.Tier)
-		if m.Policy.Enforced && !a.options.Shadow {
+		c := s.claim(m)
+		if m.Policy.Enforces(c.charge.Key) && !a.options.Shadow {
 			enforced = append(enforced, &c)
 		} else if !s.unserved[m.Policy] {
 			shadow = append(shadow, &c)

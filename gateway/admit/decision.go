@@ -50,7 +50,8 @@ type Decision struct {
 // Report says where a client stands with one policy after the decision.
 type Report struct {
 	Policy *policy.Policy
-	Tier   string
+	// Variant names which of the policy's numbers are this client's.
+	Variant string
 	// Limit is the whole budget, over all regions where the policy's scope is global.
 	Limit limit.Budget
 	// Remaining is the best estimate of what is left of it, 0 to its capacity.
@@ -62,19 +63,14 @@ type Report struct {
 }
 
 // Rate is the policy's rate in words for this client.
-func (r Report) Rate() string {
-	if text, ok := r.Policy.TierText[r.Tier]; ok {
-		return text
-	}
-	return r.Policy.RateText
-}
+func (r Report) Rate() string { return r.Policy.RateOf(r.Variant) }
 
 // refusedReset is what a refused client hears of the reset: nobody knows more than that it may try again.
 const refusedReset limit.Micros = limit.MicrosPerSecond
 
 // report is the client's standing with c's policy after a take that c had part in.
 func (c *claim) report(answer Answer) Report {
-	r := Report{Policy: c.policy, Tier: c.tier, Limit: c.parts.whole}
+	r := Report{Policy: c.policy, Variant: c.charge.Variant, Limit: c.parts.whole}
 	if !c.asked {
 		// Nothing is known: while refused nothing can be spent, while open nothing is held back.
 		if answer == Admitted {

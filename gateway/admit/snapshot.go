@@ -2,6 +2,7 @@ package admit
 
 import (
 	"fmt"
+	"net/http"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -24,6 +25,8 @@ type Snapshot struct {
 	unserved map[*policy.Policy]bool
 	why      string
 	names    []string
+	// costHeaders are those in which trusted peers may say costs.
+	costHeaders []string
 }
 
 // parts are the numbers of one variant of a policy as this region needs them.
@@ -45,7 +48,7 @@ const (
 // global policies cannot be asked about; policies of scope region need none.
 func Compile(document *policy.Document, regions *policy.Regions, region string, secret *limit.Secret) *Snapshot {
 	s := &Snapshot{
-		document: document, secret: secret, shards: policy.DefaultShards, ttl: policy.DefaultTimes().TTL,
+		document: document, secret: secret, costHeaders: document.CostHeaders(), shards: policy.DefaultShards, ttl: policy.DefaultTimes().TTL,
 		parts: map[*policy.Policy]map[string]parts{}, counts: map[*policy.Policy]counts{}, unserved: map[*policy.Policy]bool{},
 	}
 	if regions != nil {
@@ -78,20 +81,27 @@ func (s *Snapshot) Unserved() (names []string, why string) {
 	return s.names, s.why
 }
 
+// StripCosts takes away the headers in which policies let trusted peers say a request's cost: nobody else's may reach an
+// upstream, which may believe them.
+func (a *Admitter) StripCosts(header http.Header) {
+	if s := a.snapshot.Load(); s != nil {
+		for _, name := range s.costHeaders {
+			header.Del(name)
+		}
+	}
+}
+
 func variants(p *policy.Policy, regions *policy.Regions, region string) map[string]parts {
-	byVariant := make(map[string]parts, 1+len(p.Tiers))
-	add := func(variant string, whole limit.Budget) {
+	names := p.Variants()
+	byVariant := make(map[string]parts, len(names))
+	for _, variant := range names {
+		whole, _ := p.BudgetOf(variant) // its own variants p has
 		v := parts{whole: whole, own: whole}
 		if p.Scope == policy.Global && regions != nil {
 			split := regions.Split(p)
 			v.own, v.pool = split.Allotment(whole, region), split.Pool(whole)
 		}
 		byVariant[variant] = v
-	}
-	add("", p.Budget)
-	for tier := range p.Tiers {
-		variant, budget := p.Variant(tier)
-		add(variant, budget)
 	}
 	return byVariant
 }
@@ -108,7 +118,6 @@ func labels(name, region string) counts {
 // claim is one matched policy with its charge, and what came of it.
 type claim struct {
 	policy *policy.Policy
-	tier   string
 	parts  parts
 	charge bucket.Charge
 
@@ -117,10 +126,10 @@ type claim struct {
 	passed bool         // the policy is open and was left out
 }
 
-func (s *Snapshot) claim(m policy.Matched, tier string) claim {
+func (s *Snapshot) claim(m policy.Matched) claim {
 	key := s.secret.Key(m.Fields...)
 	v := s.parts[m.Policy][m.Variant]
-	return claim{policy: m.Policy, tier: tier, parts: v, charge: bucket.Charge{
+	return claim{policy: m.Policy, parts: v, charge: bucket.Charge{
 		Ref:      bucket.Ref{Shard: key.Shard(s.shards), Key: key},
 		Policy:   m.Policy.Name,
 		Variant:  m.Variant,
@@ -128,7 +137,7 @@ func (s *Snapshot) claim(m policy.Matched, tier string) claim {
 		Leased:   m.Policy.Scope == policy.Global,
 		Part:     v.own,
 		Pool:     v.pool,
-		Cost:     1,
+		Cost:     m.Cost,
 		Sealed:   s.secret.Seal(m.Display),
 	}}
 }

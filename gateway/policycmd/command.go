@@ -1,4 +1,4 @@
-// Package policycmd is `annona policy`: it checks a policy document on the command line. It prints what shared/policy says
+// Package policycmd is `annona policy`: it checks and tries a policy document on the command line. It prints what shared/policy says
 // and decides nothing itself.
 package policycmd
 
@@ -56,7 +56,7 @@ func usage(err error) error {
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
-		Short: "Check a policy document before it is applied",
+		Short: "Check and try a policy document before it is applied",
 		Args:  func(cmd *cobra.Command, args []string) error { return usage(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return usage(errors.Join(cmd.Help(), errors.New("say what to do, such as `annona policy check FILE`")))
@@ -65,7 +65,7 @@ func Command() *cobra.Command {
 		SilenceErrors: true,
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	cmd.AddCommand(checkCommand())
+	cmd.AddCommand(checkCommand(), testCommand(time.Now), schemaCommand())
 	return cmd
 }
 
@@ -75,9 +75,13 @@ type check struct {
 	rtt     time.Duration
 	format  string
 	regions string
+	ask     question
 
 	file    string
 	weights map[string]uint64
+	now     time.Time
+	request *policy.Request // nil: not asked about
+	target  string
 }
 
 func checkCommand() *cobra.Command {
@@ -89,10 +93,13 @@ func checkCommand() *cobra.Command {
 
   FILE:LINE:COLUMN: error|warning|note: MESSAGE; REMEDY
 
+With --request it also says which policies of a good document match a request, with key, limit and cost.
+
 Exit code 0: the document is good; 1: it is refused (with --strict also if it is warned about);
 2: bad usage, or the file cannot be read.`,
-		Example: "  annona policy check policies.yaml --strict --rtt 150ms --regions eu=1,us=2",
-		Args:    func(cmd *cobra.Command, args []string) error { return usage(cobra.ExactArgs(1)(cmd, args)) },
+		Example: "  annona policy check policies.yaml --strict --rtt 150ms --regions eu=1,us=2\n" +
+			"  annona policy check policies.yaml --request 'POST /v1/x' --user acme --header 'X-Plan: free'",
+		Args: func(cmd *cobra.Command, args []string) error { return usage(cobra.ExactArgs(1)(cmd, args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.file = args[0]
 			return c.run(cmd.OutOrStdout())
@@ -103,6 +110,7 @@ Exit code 0: the document is good; 1: it is refused (with --strict also if it is
 	flags.DurationVar(&c.rtt, "rtt", 0, "round trip between a region and the allocator; warns of pools too small for it")
 	flags.StringVar(&c.format, "format", "text", "text, json, or github (annotations of a workflow run)")
 	flags.StringVar(&c.regions, "regions", "", "weights such as eu=1,us=2; notes what each region serves while the allocator is out")
+	c.ask.flags(cmd)
 	return cmd
 }
 
@@ -116,6 +124,10 @@ func (c *check) run(out io.Writer) error {
 	}
 	var err error
 	if c.weights, err = parseWeights(c.regions); err != nil {
+		return usage(err)
+	}
+	c.now = time.Now()
+	if c.request, c.target, err = c.ask.request(c.now); err != nil {
 		return usage(err)
 	}
 	source, err := readFile(c.file)
@@ -142,7 +154,11 @@ func (c *check) result(source []byte) result {
 	r := result{File: c.file, Problems: problems}
 	if document != nil {
 		r.Policies = len(document.Policies)
-		r.Problems = problems.With(policy.Check(document, policy.CheckOptions{RTT: c.rtt, Weights: c.weights}))
+		r.Problems = problems.With(policy.Check(document, policy.CheckOptions{RTT: c.rtt, Weights: c.weights, Now: c.now}))
+		if c.request != nil {
+			asked := ask(document, c.request, c.target)
+			r.Asked = &asked
+		}
 	}
 	r.Good = !problems.Refused() && (!c.strict || r.Problems.Count(policy.SeverityWarning) == 0)
 	return r

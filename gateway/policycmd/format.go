@@ -14,6 +14,8 @@ type result struct {
 	Good     bool            `json:"good"`
 	Policies int             `json:"policies"`
 	Problems policy.Problems `json:"problems"`
+	// Asked is what the document makes of the request that was asked about.
+	Asked *answer `json:"asked,omitempty"`
 }
 
 // formats are the ways to write a result.
@@ -29,6 +31,9 @@ func textOf(r result) (string, error) {
 		fmt.Fprintf(&text, "%s:%d:%d: %s: %s; %s\n", r.File, p.Line, p.Column, p.Severity, p.Message, p.Remedy)
 	}
 	text.WriteString(r.summary())
+	if r.Asked != nil {
+		text.WriteString(r.Asked.text())
+	}
 	return text.String(), nil
 }
 
@@ -55,6 +60,9 @@ func gitHubOf(r result) (string, error) {
 			property.Replace(r.File), p.Line, p.Column, data.Replace(p.Message+"; "+p.Remedy))
 	}
 	text.WriteString(r.summary())
+	if r.Asked != nil {
+		text.WriteString(r.Asked.text())
+	}
 	return text.String(), nil
 }
 

@@ -17,6 +17,8 @@ type CheckOptions struct {
 	RTT time.Duration
 	// Weights are the regions' weights.
 	Weights map[string]uint64
+	// Now tells what is over.
+	Now time.Time
 }
 
 // Check returns warnings and notes about a valid document in a deployment, in document order: pools too small for the round
@@ -37,10 +39,15 @@ func Check(d *Document, o CheckOptions) Problems {
 			say(p, "", SeverityNote, faultf("choose closed or open to say so",
 				"policy %s: on_failure.redis local answers as closed in this version", p.Name))
 		}
+		say(p, "", SeverityWarning, o.unknownRegion(p))
+		for i := range p.Overrides {
+			say(p, p.Overrides[i].Name(), SeverityWarning, o.ended(p, &p.Overrides[i]))
+		}
 		if p.Scope != Global {
 			continue
 		}
-		for _, variant := range p.variants() {
+		say(p, "", SeverityNote, o.smallAllotments(p))
+		for _, variant := range p.Variants() {
 			budget, _ := p.BudgetOf(variant)
 			say(p, variant, SeverityWarning, o.smallPool(p, budget))
 			say(p, variant, SeverityNote, o.shares(p, variant, budget))
@@ -49,13 +56,37 @@ func Check(d *Document, o CheckOptions) Problems {
 	return problems.sorted()
 }
 
-// variants returns the names of p's sets of numbers, the plain one first.
-func (p *Policy) variants() []string {
-	variants := []string{""}
-	for _, tier := range slices.Sorted(maps.Keys(p.Tiers)) {
-		variants = append(variants, tierVariant+tier)
+// ended warns of an override that does nothing any more.
+func (o CheckOptions) ended(p *Policy, over *Override) *fault {
+	if o.Now.IsZero() || over.Until.IsZero() || over.Until.After(o.Now) {
+		return nil
 	}
-	return variants
+	return faultf("remove it", "policy %s: the override of %s has ended, %s", p.Name, &over.Key, over.Until.Format(time.RFC3339))
+}
+
+// unknownRegion warns of a region in a match that the deployment does not have.
+func (o CheckOptions) unknownRegion(p *Policy) *fault {
+	for _, region := range p.Regions {
+		if _, known := o.Weights[region]; !known && len(o.Weights) > 0 {
+			return faultf("write one of "+strings.Join(slices.Sorted(maps.Keys(o.Weights)), ", "),
+				"policy %s matches in region %s, which there is not", p.Name, shown(region))
+		}
+	}
+	return nil
+}
+
+// smallAllotments notes where a policy's largest cost leaves regions no allotment, which it would have for a cost of 1.
+func (o CheckOptions) smallAllotments(p *Policy) *fault {
+	for _, region := range slices.Sorted(maps.Keys(o.Weights)) {
+		split := limit.Split{AllotmentPPM: p.AllotmentPPM, Weights: o.Weights, Cost: 1}
+		part := split.Allotment(p.Budget, region).Capacity
+		if part > 0 && part < p.MaxCost() {
+			return faultf("raise burst or allotment, or lower the largest cost, to decide more without the allocator",
+				"policy %s: the allotment of %s, %d tokens, is less than the largest cost, %d: every first request waits for a lease",
+				p.Name, region, part, p.MaxCost())
+		}
+	}
+	return nil
 }
 
 // smallPool warns where p·C < 4·R·RTT: a pool that refills faster than leases of it can travel leaves tokens unused.
@@ -99,8 +130,8 @@ func (o CheckOptions) shares(p *Policy, variant string, b limit.Budget) *fault {
 		served = append(served, fmt.Sprintf("%s %s", region, whole.Allotment(b, region)))
 	}
 	name := p.Name
-	if tier, ok := strings.CutPrefix(variant, tierVariant); ok {
-		name += " for tier " + tier
+	if variant != "" {
+		name += " for " + p.titleOf(variant)
 	}
 	beyond, remedy := "", "change weights to change it, or on_failure.allocator to open to admit what is beyond it"
 	if p.OnAllocator == Open {

@@ -20,6 +20,11 @@ func said(t *testing.T, source string, o CheckOptions) string {
 	return strings.Join(lines, "\n")
 }
 
+// second is one more policy, on line 10.
+func second(fields string) string {
+	return "  - {" + fields + ", key: [user], algorithm: token_bucket, scope: global, on_failure: closed}\n"
+}
+
 func TestParseWarns(t *testing.T) {
 	for source, want := range map[string]string{
 		policyWith("rate: 1/20h"):                     "6:11: warning: the refill is kept in whole micro-tokens a second: 13 is 6.4 % less than written; to round up instead write 1/19h50m28s",
@@ -32,9 +37,34 @@ func TestParseWarns(t *testing.T) {
 		policyWith("match: {paths: [/a%20b]}"):        "9:21: warning: the path /a%20b is matched after decoding, so its % is a percent sign; write the character itself",
 		policyWith("match: {paths: [/100%, /%zz]}"):   "",
 		policyWith("tiers: {anonymous: {rate: 1/s}}"): "9:24: warning: a client of tier anonymous has no credential, and this policy's key needs one; key by ip, or remove the tier",
-		strings.Replace(policyWith("tiers: {anonymous: {rate: 1/s}}"), "[user]", "[ip]", 1): "",
-		strings.Replace(policyWith("allotment: 20%"), "global", "region", 1):                "9:16: warning: allotment does nothing in scope region, which leases no tokens; remove it, or write scope: global",
-		"schema: 1\npolicies: []\n": "2:11: warning: there are no policies: nothing is limited; add a policy",
+		strings.Replace(policyWith("tiers: {anonymous: {rate: 1/s}}"), "[user]", "[ip]", 1):                                     "",
+		strings.Replace(policyWith("allotment: 20%"), "global", "region", 1):                                                    "9:16: warning: allotment does nothing in scope region, which leases no tokens; remove it, or write scope: global",
+		keyed(`"header:X-Org"`, "owner: x"):                                                                                     "4:11: warning: clients choose their header X-Org: one that changes it has a new budget each time; key by user, api_key or ip beside a limit of this kind",
+		keyed(`user, "query:q"`, "owner: x"):                                                                                    "4:17: warning: clients choose their query q: one that changes it has a new budget each time; key by user, api_key or ip beside a limit of this kind",
+		keyed(`"claim:org"`, "owner: x"):                                                                                        "",
+		keyed("all", "tiers: {gold: {rate: 1/s}}"):                                                                              "9:12: warning: all tiers share one budget, and give it now these numbers, now those; write key: [tier] for a budget of each tier",
+		policyWith("match: {tiers: [anonymous]}\n    missing: deny"):                                                            "",
+		policyWith("match: {tiers: [gold]}\n    tiers: {free: {rate: 1/s}}"):                                                    "10:13: warning: the numbers of tier free never apply: the policy does not match it; remove it, or add the tier to match",
+		policyWith("match: {regions: [eu]}"):                                                                                    "9:22: warning: the policy matches in one region only, and its budget is global; write scope: region, which leases no tokens",
+		policyWith("match: {paths: [\"/v1/*\", /v1/a]}"):                                                                        "9:30: warning: /v1/a is a part of /v1/*, which stands in the same list; remove it",
+		policyWith("match: {hosts: [\"*.a.b\", \"*.b\"]}"):                                                                      "9:21: warning: *.a.b is a part of *.b, which stands in the same list; remove it",
+		policyWith("cost: {max: 5}"):                                                                                            "9:17: warning: max bounds what a header says, and there is no header; remove it, or name the header",
+		policyWith("cost: {rules: [{cost: 2}, {methods: [GET], cost: 3}]}"):                                                     "9:31: warning: the cost rule never applies: rules[0] matches the same requests and comes first; remove it, or put it before that one",
+		policyWith("match: {methods: [GET]}\n    cost: {rules: [{methods: [POST], cost: 3}]}"):                                  "10:20: warning: the cost rule never applies: the policy matches none of its methods; remove it, or add its methods to match",
+		policyWith("match: {paths: [\"/a/*\"]}\n    cost: {rules: [{paths: [/b], cost: 3}]}"):                                   "10:20: warning: the cost rule never applies: the policy matches none of its paths; remove it, or add its paths to match",
+		policyWith("match: {paths: [\"/a/*\"]}\n    cost: {rules: [{paths: [\"/*\"], cost: 3}]}"):                               "",
+		policyWith("overrides: [{key: {}, rate: 1/s}]"):                                                                         "9:23: warning: an override of everyone for ever leaves the policy's own numbers and tiers idle; write its rate and burst as the policy's own",
+		policyWith("overrides: [{key: {user: a}, rate: 1/s}, {key: {user: a, tier: b}, rate: 2/s}]"):                            "9:46: warning: the override never applies: the one on line 9 includes it and comes first; put it before that one, or remove it",
+		policyWith("match: {tiers: [gold]}\n    overrides: [{key: {tier: free}, rate: 1/s}]"):                                   "10:17: warning: the override never applies: the policy does not match tier free; remove it, or add the tier to match",
+		strings.Replace(policyWith("overrides: [{key: {user: a}, rate: 1/s}]"), "policies", "exempt: [{user: a}]\npolicies", 1): "10:17: warning: the override never applies: user=a is exempt; remove it, or the exemption",
+		policyWith("owner: x") + second("name: q, rate: 200/min"):                                                               "10:12: warning: the policy never denies: p, on line 3, counts the same and allows no more; remove it, or raise the other's rate or burst",
+		policyWith("owner: x") + second("name: q, rate: 100/min"):                                                               "10:12: warning: the policy never denies: p, on line 3, counts the same and allows no more; remove it, or raise the other's rate or burst",
+		policyWith("owner: x") + second("name: q, rate: 1000/h, burst: 1000"):                                                   "",
+		policyWith("owner: x") + second("name: q, rate: 200/min, enforce: 0%"):                                                  "",
+		policyWith("owner: x") + second("name: q, rate: 200/min, match: {paths: [/]}"):                                          "",
+		exempting("{ip: 10.0.0.0/8}, {ip: 10.1.0.0/16}"):                                                                        "2:28: warning: ip=10.1.0.0/16 is exempt already, by ip=10.0.0.0/8; remove it",
+		exempting("{ip: 0.0.0.0/0}"):                                                                                            "2:15: warning: 0.0.0.0/0 is every address of its kind; write a smaller network",
+		"schema: 1\npolicies: []\n":                                                                                             "2:11: warning: there are no policies: nothing is limited; add a policy",
 	} {
 		if got := said(t, source, CheckOptions{}); got != want {
 			t.Errorf("Parse of\n%ssays\n%s\nwant\n%s", source, got, want)
@@ -107,5 +137,21 @@ func TestCheckNotesOutages(t *testing.T) {
 	}
 	if got := said(t, strings.Replace(source, "global", "region", 1), o); got != "" {
 		t.Errorf("Check of scope region says %q, want nothing: it needs no allocator", got)
+	}
+}
+
+func TestCheckKnowsTheDeployment(t *testing.T) {
+	o := CheckOptions{Weights: map[string]uint64{"eu": 1, "us": 1}, Now: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)}
+	for source, want := range map[string]string{
+		policyWith("match: {regions: [eu, ap]}"):                                            "warning: policy p matches in region ap, which there is not; write one of eu, us",
+		policyWith("overrides: [{key: {user: a}, rate: 1/s, until: 2026-02-01T00:00:00Z}]"): "warning: policy p: the override of user=a has ended, 2026-02-01T00:00:00Z; remove it",
+		policyWith("cost: 6"): "note: policy p: the allotment of eu, 5 tokens, is less than the largest cost, 6: every first request waits for a lease",
+	} {
+		if got := said(t, source, o); !strings.Contains(got, want) {
+			t.Errorf("Check of\n%ssays\n%s\nwant\n%s", source, got, want)
+		}
+		if got := said(t, source, CheckOptions{}); got != "" {
+			t.Errorf("Check of a deployment that is not known says %q", got)
+		}
 	}
 }

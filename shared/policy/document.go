@@ -10,7 +10,9 @@ type Document struct {
 	// Revision is the store's; 0 for a file that no store has numbered.
 	Revision uint64
 	// Source is the document as written, comments kept.
-	Source   []byte
+	Source []byte
+	// Exempt are the clients to whom no policy applies.
+	Exempt   []Selector
 	Policies []*Policy
 
 	index  *index
@@ -33,6 +35,8 @@ func (d *Document) Policy(name string) *Policy {
 	}
 	return nil
 }
+
+var documentFields = []string{"schema", "exempt", "policies"}
 
 const schemaRemedy = "write schema: 1"
 
@@ -59,7 +63,7 @@ func (r *reader) document(root *node) *Document {
 	if !r.is(root, mapping, "start with `schema: 1` and `policies:`") {
 		return d
 	}
-	found := r.fields(root, []string{"schema", "exempt", "policies"})
+	found := r.fields(root, documentFields)
 	r.need(root, found, []string{"schema", "policies"}, map[string]string{
 		"schema": schemaRemedy, "policies": "write `policies:` and a list of policies under it",
 	})
@@ -69,7 +73,7 @@ func (r *reader) document(root *node) *Document {
 		}
 	}
 	if n := found["exempt"]; n != nil {
-		r.unsupported(n)
+		r.exempt(d, n)
 	}
 	if n := found["policies"]; n != nil {
 		r.policies(d, n)
@@ -89,6 +93,7 @@ func (r *reader) policies(d *Document, n *node) {
 		return
 	}
 	first := make(map[string]int, len(n.items))
+	names := make([]*node, 0, len(n.items))
 	for _, item := range n.items {
 		p, named := r.policy(d, item)
 		if p == nil || named == nil {
@@ -99,8 +104,10 @@ func (r *reader) policies(d *Document, n *node) {
 		} else {
 			first[p.Name] = named.at.line
 		}
-		d.Policies = append(d.Policies, p)
+		d.Policies, names = append(d.Policies, p), append(names, named)
 	}
+	r.outdone(d.Policies, names)
+	r.crowded(n, d.Policies)
 }
 
 // maxName is the longest name of a policy or a tier in bytes.

@@ -44,7 +44,7 @@ func (r *reader) policy(d *Document, n *node) (*Policy, *node) {
 		return nil, nil
 	}
 	p := draft{
-		Policy: &Policy{AllotmentPPM: limit.Whole / 10, Enforced: true},
+		Policy: &Policy{AllotmentPPM: limit.Whole / 10, Enforced: true, OnLoss: LossFull},
 		node:   n,
 		found:  r.fields(n, policyFields),
 	}
@@ -55,7 +55,9 @@ func (r *reader) policy(d *Document, n *node) (*Policy, *node) {
 		}
 	}
 	r.numbers(d, p)
+	r.affordable(p)
 	r.consistent(p)
+	r.reachable(d, p)
 	if p.Name == "" {
 		return p.Policy, nil
 	}
@@ -98,11 +100,11 @@ func (r *reader) policyField(p draft, name string, n *node) {
 	case "scope":
 		p.Scope = Scope(r.word(n, []string{string(Global), string(RegionOnly)}, nil))
 	case "cost":
-		r.cost(n)
+		r.cost(p, n)
 	case "on_failure":
 		r.onFailure(p, n)
 	case "enforce":
-		p.Enforced = r.enforce(n)
+		p.Enforced, p.EnforcedPPM = r.enforce(n)
 	case "lease_wait":
 		p.LeaseWait = r.leaseWait(n)
 	case "allotment":
@@ -115,7 +117,7 @@ func (r *reader) policyField(p draft, name string, n *node) {
 		r.unlessDefault(n, "0s", "0")
 	case "on_loss":
 		r.onLoss(p, n)
-	case "overrides", "ban":
+	case "ban":
 		r.unsupported(n)
 	case "limit", "window", "timezone", "anchor":
 		r.refuseName(n, faultf("a token_bucket takes rate and burst: remove it",
@@ -142,25 +144,12 @@ func (r *reader) unlessDefault(n *node, defaults ...string) {
 	}
 }
 
-func (r *reader) cost(n *node) {
-	if n.kind == scalar {
-		if cost, f := parseTokens(n.text); f != nil {
-			r.refuse(n, faultf("write cost: 1 or remove it", "the cost %s", f.message))
-			return
-		} else if cost == 0 {
-			r.refuse(n, faultf("write cost: 1 or remove it; exempt clients with `missing: skip` or a path that does not match", "a cost of 0 charges nothing"))
-			return
-		}
-	}
-	r.unlessDefault(n, "1")
-}
-
 func (r *reader) onLoss(p draft, n *node) {
 	if scope := p.found["scope"]; scope != nil && scope.text == string(Global) {
 		r.refuseName(n, faultf("remove it: global budgets are always exact", "on_loss is for scope region only"))
 		return
 	}
-	r.word(n, []string{"full"}, []string{"empty"})
+	p.OnLoss = Loss(r.word(n, []string{string(LossFull), string(LossEmpty)}, nil))
 }
 
 // onFailure reads `closed`, which sets redis and leaves the allocator local, or `{redis: local, allocator: open}`.
@@ -190,19 +179,17 @@ func (r *reader) onFailure(p draft, n *node) {
 	}
 }
 
-func (r *reader) enforce(n *node) bool {
+// enforce reads which part of the keys is enforced; 0 stands for all of them where enforced is true.
+func (r *reader) enforce(n *node) (enforced bool, ppm int64) {
 	text, ok := r.text(n, "write 100% to enforce, 0% to shadow")
 	if !ok {
-		return true
+		return true, 0
 	}
 	ppm, f := parsePercent(text)
-	switch {
-	case f != nil:
-		r.refuse(n, faultf("write 100% to enforce, 0% to shadow", "%s", f.message))
-	case ppm != 0 && ppm != limit.Whole:
-		r.refuse(n, faultf("write 100% to enforce, 0% to shadow", "enforce %s is not supported by this version yet", text))
+	if f != nil {
+		r.refuse(n, faultf("write 100% to enforce, 0% to shadow, or the share of keys to enforce", "%s", f.message))
 	}
-	return ppm != 0
+	return ppm != 0, ppm % limit.Whole
 }
 
 // MaxLeaseWait is the longest that a request may wait for a lease.

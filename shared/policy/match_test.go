@@ -37,7 +37,7 @@ func TestMatchPaths(t *testing.T) {
 	} {
 		index := newIndex([]*Policy{{Paths: []string{pattern}}})
 		for path, want := range paths {
-			found := index.find("GET", path)
+			found := index.find(&Request{Method: "GET", Path: path})
 			if got := found.count() == 1; got != want {
 				t.Errorf("%q matches %q = %t, want %t", pattern, path, got, want)
 			}
@@ -174,10 +174,49 @@ func FuzzMatch(f *testing.F) {
 			}
 			policies = append(policies, p)
 		}
-		found := newIndex(policies).find(method, path)
+		found := newIndex(policies).find(&Request{Method: method, Path: path})
 		for i, p := range policies {
 			if got, want := found[0]&(1<<i) != 0, matches(p, method, path); got != want {
 				t.Errorf("policy %q %q matches %q %q = %t, want %t", p.Methods, p.Paths, method, path, got, want)
+			}
+			for _, pattern := range p.Paths {
+				// What warnings and cost rules go by is the same matching, one pattern at a time.
+				if one := matches(&Policy{Paths: []string{pattern}}, "", path); pathMatches(pattern, path) != one {
+					t.Errorf("pathMatches(%q, %q) = %t", pattern, path, !one)
+				}
+				for _, other := range policies[0].Paths {
+					if pathCovers(pattern, other) && pathMatches(other, path) && !pathMatches(pattern, path) {
+						t.Errorf("%q covers %q, but only the latter matches %q", pattern, other, path)
+					}
+				}
+			}
+		}
+	})
+}
+
+// FuzzMatchHost compares the index with its dumb twin.
+func FuzzMatchHost(f *testing.F) {
+	f.Add("*.example a.example", "A.example.:80")
+	f.Add("*.b.c *.c", "a.b.c")
+	f.Add("*.a", "..a")
+	f.Fuzz(func(t *testing.T, patterns, host string) {
+		var policies []*Policy
+		for pattern := range strings.SplitSeq(strings.ToLower(patterns), " ") {
+			if len(policies) < 64 && pattern != "" {
+				policies = append(policies, &Policy{Hosts: []string{pattern}})
+			}
+		}
+		found := newIndex(policies).find(&Request{Host: host})
+		name := hostname(host)
+		for i, p := range policies {
+			suffix, under := strings.CutPrefix(p.Hosts[0], "*.")
+			want := name == p.Hosts[0]
+			if under {
+				want = strings.HasSuffix(name, "."+suffix) && len(name) > len(suffix)+1
+			}
+			want = want && len(name) <= maxHost
+			if got := found[0]&(1<<i) != 0; got != want {
+				t.Errorf("host %q matches %q (%q) = %t, want %t", p.Hosts[0], host, name, got, want)
 			}
 		}
 	})
@@ -198,6 +237,13 @@ func TestMatchAllocatesOnlyForMatches(t *testing.T) {
 	if allocs := testing.AllocsPerRun(100, func() { _, _ = d.Match(r) }); allocs != 0 {
 		t.Errorf("a request that no policy matches costs %v allocations", allocs)
 	}
+	// Nor does it where policies of all kinds are looked at and left out.
+	d = mustParse(t, strings.Replace(exempting("{user: b}, {ip: 10.1.0.0/16}"), "owner: x",
+		"match: {hosts: [\"*.example\"], headers: {X-A: b}, claims: {org: o}, tiers: [gold], regions: [eu]}", 1))
+	r.Host, r.Tier, r.Region = "a.example", "gold", "eu"
+	if allocs := testing.AllocsPerRun(100, func() { _, _ = d.Match(r) }); allocs != 0 {
+		t.Errorf("a request without the header that a policy needs costs %v allocations", allocs)
+	}
 }
 
 func BenchmarkMatch(b *testing.B) {
@@ -213,6 +259,21 @@ func BenchmarkMatch(b *testing.B) {
 			}
 		})
 	}
+	// Of 1000 that all name a host, a tier, a region, a header and a parameter, one matches.
+	source := strings.ReplaceAll(string(d.Source), "methods: [GET],", "hosts: [\"*.example\"], tiers: [gold], regions: [eu], headers: {X-A: b}, query: {q: 1}, methods: [GET],")
+	d = mustParse(b, source)
+	r := &Request{
+		Identity: Identity{User: "a", Tier: "gold", IP: netip.MustParseAddr("10.0.0.1")}, Method: "GET", Path: "/v500/items/7",
+		Host: "api.example:443", Region: "eu", Header: map[string][]string{"X-A": {"b"}}, Query: "q=1",
+	}
+	b.Run("one of 1000 by every field", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if matched, err := d.Match(r); err != nil || len(matched) != 1 {
+				b.Fatal(matched, err)
+			}
+		}
+	})
 }
 
 func BenchmarkParse(b *testing.B) {

@@ -15,6 +15,11 @@ func (r *reader) numbers(d *Document, p draft) {
 	if n := p.found["rate"]; n != nil {
 		d.places[variantOf{p.Name, ""}] = spot{at: n.at, path: n.path()}
 	}
+	r.tiers(d, p)
+	r.overrides(d, p)
+}
+
+func (r *reader) tiers(d *Document, p draft) {
 	tiers := p.found["tiers"]
 	if tiers == nil || !r.is(tiers, mapping, "write tiers: {NAME: {rate: 1000/min, burst: 2000}}") {
 		return
@@ -48,7 +53,7 @@ func (r *reader) tier(d *Document, p draft, n *node) {
 	r.need(n, found, []string{"rate"}, requiredRemedies)
 	p.Tiers[n.name], p.TierText[n.name] = r.budget(found["rate"], found["burst"])
 	d.places[variantOf{p.Name, tierVariant + n.name}] = spot{at: n.nameAt, path: n.path()}
-	if n.name == Anonymous && (p.keyedBy("user") || p.keyedBy("api_key")) {
+	if n.name == Anonymous && p.credentialPart() != "" {
 		r.warn(n, faultf("key by ip, or remove the tier", "a client of tier %s has no credential, and this policy's key needs one", Anonymous))
 	}
 }

@@ -10,7 +10,9 @@ import (
 // FuzzParse: no input panics, every problem has a place and says what to do, and what is accepted is a document that keeps
 // its promises to whoever matches and counts with it.
 func FuzzParse(f *testing.F) {
-	for _, source := range []string{full, "", "- a", "a: b: c", "[", "{\"schema\":1,\"policies\":[]}", policyWith("burst: 0"), policyWith("<<: *a"), "a: \"\t\"", "? a\n: b"} {
+	for _, source := range []string{full, "", "- a", "a: b: c", "[", "{\"schema\":1,\"policies\":[]}", policyWith("burst: 0"), policyWith("<<: *a"), overridden, policyWith(costly), exempting("{ip: 10.0.0.0/8}, {\"claim:o\": a}"), keyed(`"header:X-A", "query:q"`, "enforce: 5%"),
+		policyWith("match: {hosts: [\"*.a\"], headers: {X: [a, b]}, query: {q: \"*\"}, tiers: [t], claims: {c: d}, regions: [eu]}"),
+		"a: \"\t\"", "? a\n: b"} {
 		f.Add([]byte(source))
 	}
 	f.Fuzz(func(t *testing.T, source []byte) {
@@ -32,10 +34,13 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("policy %+v", p)
 			}
 			names[p.Name] = true
-			for _, variant := range p.variants() {
+			for _, variant := range p.Variants() {
 				b, ok := p.BudgetOf(variant)
 				if !ok || b.Capacity < 0 || b.Capacity > limit.MaxTokens || b.Rate < 0 || b.Rate > limit.MaxRate || (b.Rate == 0 && b.Capacity > 0) {
 					t.Errorf("policy %s %q has %v, %t", p.Name, variant, b, ok)
+				}
+				if most := p.MaxCost(); most < 1 || (b.Capacity > 0 && most > b.Capacity) {
+					t.Errorf("policy %s %q has %v for a cost of up to %d", p.Name, variant, b, most)
 				}
 			}
 		}

@@ -1,10 +1,11 @@
 // Package policy reads the policy document: which requests, whose key, which limit, what when degraded. It parses and
-// validates, says everything that is wrong at once with line and remedy, and matches requests. It decides nothing about tokens.
+// validates, says everything that is wrong at once with line and remedy, and matches requests: which policies, whose key, which
+// numbers, what cost. It decides nothing about tokens. DOCUMENT.md beside this file says what a document means.
 package policy
 
 import (
+	"encoding/binary"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/annona-gateway/annona/shared/limit"
@@ -36,52 +37,57 @@ const TokenBucket = "token_bucket"
 // MaxMatches is how many policies may match one request: their buckets and shard records must fit one script call (64 keys).
 const MaxMatches = 32
 
+// Loss is what a bucket of scope region holds that its store does not know any more.
+type Loss string
+
+// After a loss a budget starts full, which is the default and what the zero value means, or empty.
+const (
+	LossFull  Loss = "full"
+	LossEmpty Loss = "empty"
+)
+
 // Policy is one validated rule.
 type Policy struct {
-	Name         string
-	Methods      []string // upper case; empty: any
-	Paths        []string // exact, or "/x/*": /x and all under it; empty: any
-	Parts        []string // key parts in document order: user, api_key, ip, tier, route, method, all
+	Name string
+
+	// What a request must be for the policy to match: all fields, in each of them one of the entries; an empty field is any.
+	Hosts    []string    // lower case, exact, or "*.x": all under x, not x
+	Methods  []string    // upper case
+	Paths    []string    // exact, or "/x/*": /x and all under it
+	Headers  []Attribute // each of them
+	Query    []Attribute // each of them
+	ForTiers []string
+	Claims   []Attribute // each of them
+	Regions  []string    // of gateways
+
+	Parts        []string // key parts in document order: user, api_key, ip, tier, route, method, header:X, query:X, claim:X, all
 	DenyMissing  bool     // missing: deny (401)
 	Algorithm    string
 	Budget       limit.Budget
 	Tiers        map[string]limit.Budget
+	Overrides    []Override // the first that applies goes before Tiers and Budget
+	Cost         Cost
 	Scope        Scope
+	OnLoss       Loss // scope region only
 	OnRedis      Failure
 	OnAllocator  Failure
 	AllotmentPPM int64
 	Enforced     bool          // enforce: 0 % is shadow
+	EnforcedPPM  int64         // the part of the keys that is enforced, in parts per million; 0 stands for all, see Enforces
 	LeaseWait    time.Duration // 0: the default, from the measured round trip
 	RateText     string        // the rate in words, for a person: "100 per minute"
 	TierText     map[string]string
 	Owner        string
 }
 
-// tierVariant begins the name of a tier's variant.
-const tierVariant = "tier:"
-
-// MaxCost is the largest cost that one request may have under p. (Costs beyond 1 come with cost rules.)
-func (p *Policy) MaxCost() limit.Tokens { return 1 }
-
-// Variant names which of p's numbers apply to a client of tier, and returns them.
-func (p *Policy) Variant(tier string) (string, limit.Budget) {
-	if b, ok := p.Tiers[tier]; ok {
-		return tierVariant + tier, b
+// Enforces tells whether p denies a client with this key, or only reports that it would. Which keys are enforced does not
+// change from request to request, and a higher percentage keeps those of a lower one.
+func (p *Policy) Enforces(key limit.Key) bool {
+	if p.EnforcedPPM == 0 || !p.Enforced {
+		return p.Enforced
 	}
-	return "", p.Budget
-}
-
-// BudgetOf returns the numbers of a variant that Variant named; ok is false where p has no such variant.
-func (p *Policy) BudgetOf(variant string) (b limit.Budget, ok bool) {
-	if variant == "" {
-		return p.Budget, true
-	}
-	tier, ok := strings.CutPrefix(variant, tierVariant)
-	if !ok {
-		return b, false
-	}
-	b, ok = p.Tiers[tier]
-	return b, ok
+	// Not the bytes that choose the shard: a part of the keys is a part of every shard's.
+	return binary.BigEndian.Uint64(key[8:])%limit.Whole < uint64(p.EnforcedPPM)
 }
 
 // Identity is who makes a request, verified. Empty fields are absent.
@@ -102,7 +108,16 @@ const Anonymous = "anonymous"
 // Request is what policies match on and key by.
 type Request struct {
 	Identity
+
 	Method string
-	Path   string // normalised once: the same string that is forwarded
-	Route  string // the gateway's route
+	Host   string              // as the client sent it; its port, case and last dot do not matter
+	Path   string              // normalised once: the same string that is forwarded
+	Query  string              // as the client sent it, without the question mark
+	Header map[string][]string // by canonical name, as in net/http
+	Route  string              // the gateway's route
+	Region string              // the gateway's
+	// TrustedPeer is true where whoever sent the request may say what it costs.
+	TrustedPeer bool
+	// At is when the request came, by the gateway's clock; it decides which overrides apply.
+	At time.Time
 }

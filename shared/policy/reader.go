@@ -9,12 +9,16 @@ import (
 // reader turns nodes into values and collects everything that is wrong on the way; it goes on after each problem.
 type reader struct {
 	problems Problems
+	errors   int // among problems
 }
 
 const unsupportedRemedy = "remove it until a later version supports it"
 
 func (r *reader) report(severity Severity, n *node, f *fault) {
 	at := n.at
+	if severity == SeverityError {
+		r.errors++
+	}
 	r.problems = append(r.problems, Problem{
 		Severity: severity, Line: at.line, Column: at.column, Path: n.path(), Message: f.message, Remedy: f.remedy,
 	})
