@@ -178,7 +178,7 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		x, r := exchangeOf(c), c.Request()
 		asked := &policy.Request{
 			Identity: x.id, Method: r.Method, Host: r.Host, Path: x.path, Query: r.URL.RawQuery, Header: r.Header,
-			Route: x.target.Name, Region: g.config.Region, At: x.start,
+			Route: x.target.Name, Region: g.config.Region, At: x.start, TrustedPeer: x.client.Trusted,
 		}
 		if !asked.TrustedPeer {
 			g.admitter.StripCosts(r.Header)
