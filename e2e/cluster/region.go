@@ -120,7 +120,7 @@ func (r *Region) age(ctx context.Context, by time.Duration) error {
 		return fmt.Errorf("age region %s: no shard record yet", r.Name)
 	}
 	for _, key := range keys {
-		if err := client.HIncrBy(ctx, key, "birth", -by.Microseconds()).Err(); err != nil {
+		if err := client.HIncrBy(ctx, key, "known", -by.Microseconds()).Err(); err != nil {
 			return fmt.Errorf("age region %s: %w", r.Name, err)
 		}
 	}
