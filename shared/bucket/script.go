@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -20,10 +21,11 @@ type script struct {
 }
 
 func loadScript(name string, needs ...string) *script {
-	source := readSource("common")
+	parts := []string{readSource("common")}
 	for _, part := range append(needs, name) {
-		source += readSource(part)
+		parts = append(parts, readSource(part))
 	}
+	source := strings.Join(parts, "")
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // see the import
 	return &script{name: name, source: source, sha: hex.EncodeToString(sum[:])}
 }

@@ -181,8 +181,8 @@ func (l *line) begin(now limit.Micros, known *record) {
 // bornAt is when an unknown bucket counts as empty; 0 where it is full.
 func (l *line) bornAt() (at limit.Micros) {
 	for i := 1; i < len(l.changes); i++ {
-		old, new := l.changes[i-1].numbers, l.changes[i].numbers
-		if l.Leased || new.TimeTo(new.Capacity.Micro()) > old.TimeTo(old.Capacity.Micro()) {
+		before, after := l.changes[i-1].numbers, l.changes[i].numbers
+		if l.Leased || after.TimeTo(after.Capacity.Micro()) > before.TimeTo(before.Capacity.Micro()) {
 			at = l.changes[i].at
 		}
 	}

@@ -122,9 +122,8 @@ func tick(ctx context.Context, client *redis.Client) error {
 		local now = redis.call('TIME')
 		for i = 0, 31 do
 			local key = string.format('annona:1:{s%02d}:shard', i)
-			if redis.call('HEXISTS', key, 'tick') == 1 then
-				redis.call('HSET', key, 'tick', string.format('%.0f', now[1] * 1000000 + now[2]))
-			end
+			local ticks = redis.call('HEXISTS', key, 'tick') == 1
+			if ticks then redis.call('HSET', key, 'tick', string.format('%.0f', now[1] * 1000000 + now[2])) end
 		end
 		return 1`
 	if err := client.Eval(ctx, script, nil).Err(); err != nil {

@@ -123,7 +123,7 @@ func (f *fixture) olderRevision() {
 	equal(f, "left of the other policy", f.levelOf(other), 5)
 	equal(f, "left of 20 after that", f.levelOf(raised), 16)
 	// A bucket that nobody asked for since, and one that is new, are of the newer document too.
-	c.Ref.Key[15]++
+	c.Key[15]++
 	if _, err = f.Store.Take(f.ctx(), bucket.Request{Charges: []bucket.Charge{c}}); !errors.Is(err, bucket.ErrOlderRevision) {
 		f.Fatalf("take of another key: %v, want could not ask", err)
 	}

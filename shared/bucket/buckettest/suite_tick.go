@@ -27,7 +27,7 @@ func (f *fixture) couldNotAsk(c bucket.Charge) {
 func (f *fixture) noTick() {
 	c := f.region(10, 0)
 	leased := f.global(100)
-	leased.Ref.Shard = c.Shard
+	leased.Shard = c.Shard
 	asked := f.lease(leased, 5)
 	f.take(c)
 	for what, by := range map[string]time.Duration{"behind the clock": -2100 * time.Millisecond, "ahead of the clock": time.Minute} {
@@ -105,7 +105,7 @@ func (f *fixture) clockSteps() {
 // clockEpoch: a lone gateway that comes back after 10 s finds every balance, and nothing of the gap.
 func (f *fixture) clockEpoch() {
 	c, leased := f.region(20, 1), f.global(100)
-	leased.Ref.Shard = c.Shard
+	leased.Shard = c.Shard
 	leased.Part = limit.Budget{Capacity: 10}
 	f.vouch(leased.Ref)
 	equal(f, "admitted", f.admitted(15, c), 15)
@@ -143,7 +143,7 @@ func (f *fixture) clockEpoch() {
 
 func (f *fixture) onLossEmpty() {
 	full, empty := f.region(10, 10), f.region(10, 10)
-	empty.Ref.Shard, empty.OnLossEmpty = full.Shard, true
+	empty.Shard, empty.OnLossEmpty = full.Shard, true
 	f.vouch(full.Ref)
 	equal(f, "admitted before the loss", f.admitted(4, empty), 4)
 	equal(f, "admitted before the loss", f.admitted(4, full), 4)
