@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,7 +48,9 @@ type store interface {
 	Mirror(ctx context.Context) (bucket.Mirror, error)
 	MirrorChanges(ctx context.Context, f func()) error
 	Register(ctx context.Context, g bucket.Gateway) error
+	Ticks(ctx context.Context, shards func() int)
 	Ping(ctx context.Context) error
+	Warnings() []string
 	Close() error
 }
 
@@ -157,6 +160,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	group.Go(func() { g.watch(work, changed) })
 	group.Go(func() { g.identity.Run(work) })
+	group.Go(func() { g.store.Ticks(work, g.admitter.Shards) })
 	group.Go(func() { g.subscribe(work, "fills", func() error { return g.store.Fills(work, g.admitter.Filled) }) })
 	group.Go(func() {
 		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(changed) }) })
@@ -210,6 +214,8 @@ func (g *Gateway) Ready(ctx context.Context) []telemetry.Check {
 	redis := telemetry.Check{Name: "redis", OK: true}
 	if err := g.store.Ping(ctx); err != nil {
 		redis.OK, redis.Detail = false, err.Error()
+	} else {
+		redis.Detail = strings.Join(g.store.Warnings(), "; ")
 	}
 	allocator := telemetry.Check{Name: "allocator", OK: true}
 	if _, out := g.admitter.Heard(); out {

@@ -25,6 +25,8 @@ import (
 type fakeStore struct {
 	take func(bucket.Request) (bucket.Verdict, error)
 	ping error
+	// warnings is what Warnings tells.
+	warnings []string
 
 	mu         sync.Mutex
 	mirror     bucket.Mirror
@@ -63,7 +65,10 @@ func (f *fakeStore) Register(_ context.Context, g bucket.Gateway) error {
 }
 
 func (f *fakeStore) Ping(context.Context) error { return f.ping }
+func (f *fakeStore) Warnings() []string         { return f.warnings }
 func (f *fakeStore) Close() error               { return nil }
+
+func (f *fakeStore) Ticks(ctx context.Context, _ func() int) { <-ctx.Done() }
 
 // admitAll admits and says that 7 tokens are left of each.
 func admitAll(r bucket.Request) (bucket.Verdict, error) {

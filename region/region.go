@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,6 +123,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() { a.watch(work, bus.PolicyDocument, a.mirror.setPolicy) })
 	group.Go(func() { a.watch(work, bus.RegionsDocument, a.mirror.setRegions) })
 	group.Go(func() { a.mirror.run(work) })
+	group.Go(func() { a.store.Ticks(work, a.lessee.Shards) })
 	a.tel.Log.Info("agent runs", "admin", a.AdminAddr().String())
 	err := a.lessee.Run(ctx)
 	stop()
@@ -153,10 +155,14 @@ func (a *Agent) Ready(ctx context.Context) []telemetry.Check {
 	if a.draining.Load() {
 		serving = errors.New("the agent drains")
 	}
+	redis := check("redis", true, a.store.Ping(ctx))
+	if redis.OK {
+		redis.Detail = strings.Join(a.store.Warnings(), "; ")
+	}
 	return []telemetry.Check{
 		check("serving", true, serving),
 		check("nats", true, bus.Status(a.conn)),
-		check("redis", true, a.store.Ping(ctx)),
+		redis,
 		check("documents", true, a.mirror.problem()),
 		check("hash_secret", true, a.lessee.Secret()),
 		check("allocator", false, allocator),

@@ -123,7 +123,7 @@ func (r *Region) age(ctx context.Context, by time.Duration) error {
 		return fmt.Errorf("age region %s: %d of %d shard records after 10 s: %w", r.Name, len(keys), policy.DefaultShards, err)
 	}
 	for _, key := range keys {
-		if err := client.HIncrBy(ctx, key, "birth", -by.Microseconds()).Err(); err != nil {
+		if err := client.HIncrBy(ctx, key, "known", -by.Microseconds()).Err(); err != nil {
 			return fmt.Errorf("age region %s: %w", r.Name, err)
 		}
 	}

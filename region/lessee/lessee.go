@@ -157,6 +157,13 @@ func (l *Lessee) SetRegions(r *policy.Regions) {
 	l.mu.shards, l.mu.times = r.Shards, r.Times
 }
 
+// Shards is how many shards the region's buckets are spread over.
+func (l *Lessee) Shards() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.shards
+}
+
 // RoundTrip is the measured round trip to the allocator, smoothed; 0 before the first heartbeat was answered.
 func (l *Lessee) RoundTrip() time.Duration {
 	l.mu.Lock()

@@ -28,7 +28,7 @@ type Config struct {
 	PoolSize     int           `yaml:"pool_size"`
 	// ServerID names the server process where INFO cannot (an embedded store); read from INFO server otherwise.
 	ServerID string `yaml:"-"`
-	// EpochBegun, if set, hears of every epoch that this process began and why: "missing" or "server".
+	// EpochBegun, if set, hears of every epoch that this process began and why: "missing", "server" or "clock".
 	EpochBegun func(shard int, reason string) `yaml:"-"`
 }
 
@@ -53,6 +53,8 @@ type Charge struct {
 	Cost limit.Tokens
 	// Sealed is the identity behind the key, sealed; kept in a new record for the admin API.
 	Sealed []byte
+	// OnLossEmpty makes a bucket of scope region that the store does not know start empty and not full: it may have been lost.
+	OnLossEmpty bool
 	// Waits is the State.Round of the take by which this request already waits here, 0 where it does not: as long as no fill
 	// has ended that round, taking again is the same wait and not another.
 	Waits limit.Micros
@@ -67,6 +69,8 @@ type Request struct {
 	WaitFor time.Duration
 	// Traceparent is the W3C trace context that an announcement carries, or "".
 	Traceparent string
+	// GiveBackFor is for how long from now Store.GiveBack may return what this take charges; 0: not at all.
+	GiveBackFor time.Duration
 }
 
 // Outcome is the script's decision.
@@ -84,7 +88,8 @@ const (
 type State struct {
 	// Lacking is true where this charge alone made the request wait or be denied.
 	Lacking bool
-	// Level is what the own part holds, Left the lease.
+	// Level is what the own part holds, Left the lease. A negative Level is the debt of a limit that was lowered below what was
+	// spent: nothing is left, and it refills first.
 	Level limit.Micro
 	Left  limit.Tokens
 	// PoolLevel is the pool's level as last heard, PoolAge how long ago; PoolAge is negative where none was heard.
@@ -103,11 +108,41 @@ type State struct {
 type Verdict struct {
 	Outcome Outcome
 	States  []State // one a charge, in order
+	// Receipts, one a charge, where the outcome is Admitted and Request.GiveBackFor was set.
+	Receipts []Receipt
+}
+
+// Receipt names what one charge took, for Store.GiveBack.
+type Receipt struct {
+	Ref
+	Epoch          string
+	Session, Lease uint64       // the lease that FromLease was taken of
+	FromLease      limit.Tokens // tokens of the lease
+	FromPart       limit.Tokens // tokens of the own part
+	At, Until      limit.Micros // instants of the store's clock: of the take, and when it is too late
+}
+
+// Back is what one receipt's charge turned out not to have cost. A receipt is given back at most once, with 0 Tokens too: then
+// the bucket no longer reckons with it.
+type Back struct {
+	Receipt
+	Tokens limit.Tokens // at most FromLease + FromPart
+}
+
+// Credited is what a give-back credited: less than was given back where the bucket might have refilled meanwhile, nothing
+// where its epoch, its lease or its numbers are others.
+type Credited struct {
+	Lease limit.Tokens
+	Part  limit.Micro
 }
 
 // ErrCouldNotAsk is wrapped by every error of a take: no decision was made, which is never a denial. If the outcome of the
 // call is unknown the charge may have happened.
 var ErrCouldNotAsk = errors.New("could not ask the region's Redis")
+
+// ErrOlderRevision is wrapped, beside ErrCouldNotAsk, where a take carried numbers of an older policy document than those that
+// the region's buckets were brought to: read the documents anew.
+var ErrOlderRevision = errors.New("another gateway has brought these limits to a newer policy document; this one's is older")
 
 // View is a bucket as an agent sees it before it plans. Instants are the store's clock.
 type View struct {

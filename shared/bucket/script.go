@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -14,13 +15,17 @@ import (
 //go:embed lua/*.lua
 var sources embed.FS
 
-// script is one verb: lua/common.lua and the verb's own file.
+// script is one verb: lua/common.lua, what else it needs, and the verb's own file.
 type script struct {
 	name, source, sha string
 }
 
-func loadScript(name string) *script {
-	source := readSource("common") + readSource(name)
+func loadScript(name string, needs ...string) *script {
+	parts := []string{readSource("common")}
+	for _, part := range append(needs, name) {
+		parts = append(parts, readSource(part))
+	}
+	source := strings.Join(parts, "")
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // see the import
 	return &script{name: name, source: source, sha: hex.EncodeToString(sum[:])}
 }
@@ -35,11 +40,14 @@ func readSource(name string) string {
 
 // The verbs.
 var (
-	takeScript      = loadScript("take")
+	takeScript      = loadScript("take", "limits")
 	viewScript      = loadScript("view")
 	askScript       = loadScript("ask")
 	fillScript      = loadScript("fill")
-	epochScript     = loadScript("epoch")
+	epochScript     = loadScript("epoch", "limits")
+	clockScript     = loadScript("clock")
+	tickScript      = loadScript("tick", "limits")
+	giveBackScript  = loadScript("giveback")
 	dueScript       = loadScript("due")
 	scheduleScript  = loadScript("schedule")
 	setMirrorScript = loadScript("setmirror")
@@ -120,9 +128,16 @@ type refusal struct {
 	shard  int
 	reason string
 	found  string
+	// Of an epoch that begins for the clock: the tick that was seen, and by how much the clock was seen to step forth.
+	tick string
+	step int64
 }
 
-// refusals reads {-1, position, why, epoch, ...}; nil where the script ran.
+// errClock: the script's clock is not vouched for (PROTOCOL.md E2); the Ticker's processes bring it in order.
+var errClock = errors.New("the region's Redis has had no tick for 2 s, or its clock has stepped; " +
+	"a gateway or agent that runs begins anew within seconds")
+
+// refusals reads {-1, position, why, epoch, ...}; nil where the script ran, errClock where no new epoch helps at once.
 func (c *call) refusals() ([]refusal, error) {
 	if first, err := status(c.reply); err != nil || first != -1 {
 		return nil, err
@@ -136,8 +151,11 @@ func (c *call) refusals() ([]refusal, error) {
 		position, ok1 := rest[0].(int64)
 		why, ok2 := rest[1].(int64)
 		found, ok3 := rest[2].(string)
-		if !ok1 || !ok2 || !ok3 || position < 1 || int(position) > len(c.shards) || why < 1 || why > 2 {
+		if !ok1 || !ok2 || !ok3 || position < 1 || int(position) > len(c.shards) || why < 1 || why > 3 {
 			return nil, errReply
+		}
+		if why == 3 {
+			return nil, errClock
 		}
 		reason := [...]string{"missing", "server"}[why-1]
 		refused = append(refused, refusal{shard: c.shards[position-1], reason: reason, found: found})

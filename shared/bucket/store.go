@@ -33,6 +33,8 @@ type Store struct {
 	serverID string
 	begun    func(shard int, reason string)
 	link     atomic.Pointer[link]
+	policy   atomic.Pointer[string] // what the server does when its memory is full, nil while unknown
+	ticker   ticker
 }
 
 // Open connects to a region's Redis. It does not wait for the server to be there: a store that is out answers ErrCouldNotAsk
@@ -67,6 +69,7 @@ func Open(cfg Config) (*Store, error) {
 		MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 		DialTimeout: longest, ReadTimeout: longest, WriteTimeout: longest, PoolTimeout: longest,
 	}
+	s.ticker.shards = map[int]*witness{}
 	s.link.Store(newLink(s.opts, s.serverID))
 	return s, nil
 }
@@ -79,13 +82,17 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Ping tells whether the store answers.
+// Ping tells whether the store answers, and takes in what Warnings tells.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	l, _, err := s.current(ctx)
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.serverID != "": // an embedded store, which has no INFO
 		err = l.client.Ping(ctx).Err()
+	default:
+		err = s.readMemory(ctx, l)
 	}
 	if err != nil {
 		return couldNotAsk("ping", err)
@@ -174,10 +181,7 @@ func (s *Store) begin(ctx context.Context, l *link, server string, refused map[i
 	calls := make([]*call, 0, len(refused))
 	reasons := make([]refusal, 0, len(refused))
 	for shard, r := range refused {
-		calls = append(calls, &call{
-			keys: []string{shardKey(shard)},
-			args: []any{server, r.found, newEpoch(), DemotedFor.Microseconds(), r.reason, 0},
-		})
+		calls = append(calls, epochCall(shard, server, r))
 		reasons = append(reasons, r)
 	}
 	l.evalAll(ctx, epochScript, calls)
@@ -186,6 +190,14 @@ func (s *Store) begin(ctx context.Context, l *link, server string, refused map[i
 		if first, err := status(c.reply); c.err == nil && err == nil && first == 1 && s.begun != nil {
 			s.begun(reasons[i].shard, reasons[i].reason)
 		}
+	}
+}
+
+// epochCall lays out one call of lua/epoch.lua.
+func epochCall(shard int, server string, r refusal) *call {
+	return &call{
+		keys: []string{shardKey(shard)},
+		args: []any{server, r.found, newEpoch(), DemotedFor.Microseconds(), r.reason, r.tick, r.step},
 	}
 }
 

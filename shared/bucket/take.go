@@ -28,7 +28,7 @@ func (s *Store) Take(ctx context.Context, r Request) (Verdict, error) {
 	if err := s.run(ctx, takeScript, c); err != nil {
 		return Verdict{}, err
 	}
-	v, err := parseVerdict(c.reply, len(r.Charges))
+	v, err := parseVerdict(c.reply, r)
 	if err != nil {
 		return Verdict{}, couldNotAsk("take", err)
 	}
@@ -47,12 +47,14 @@ func takeCall(r Request) *call {
 	for _, shard := range shards {
 		keys = append(keys, shardKey(shard))
 	}
-	args := make([]any, 0, 5+11*len(r.Charges))
-	args = append(args, nil, len(shards), bit(r.MayWait), r.WaitFor.Microseconds(), cleanTraceparent(r.Traceparent))
+	args := make([]any, 0, 6+12*len(r.Charges))
+	args = append(args, nil, len(shards), bit(r.MayWait), r.WaitFor.Microseconds(), cleanTraceparent(r.Traceparent),
+		r.GiveBackFor.Microseconds())
 	for _, c := range r.Charges {
 		keys = append(keys, recordKey(c.Ref))
 		args = append(args, slices.Index(shards, c.Shard)+1, c.Policy, c.Variant, c.Revision, bit(c.Leased),
-			int64(c.Part.Capacity), int64(c.Part.Rate), int64(c.Pool.Capacity), int64(c.Cost), c.Sealed, int64(c.Waits))
+			int64(c.Part.Capacity), int64(c.Part.Rate), int64(c.Pool.Capacity), int64(c.Cost), c.Sealed, int64(c.Waits),
+			bit(c.OnLossEmpty))
 	}
 	return &call{shards: shards, keys: keys, args: args}
 }
@@ -64,10 +66,15 @@ func bit(b bool) int {
 	return 0
 }
 
-// parseVerdict reads take's reply.
-func parseVerdict(reply []any, charges int) (Verdict, error) {
-	const perCharge = 8
-	if len(reply) != 1+perCharge*charges {
+// parseVerdict reads take's reply to r.
+func parseVerdict(reply []any, r Request) (Verdict, error) {
+	const perCharge, perReceipt = 8, 6
+	if first, err := status(reply); err == nil && first == -2 {
+		return Verdict{}, ErrOlderRevision
+	}
+	charges := len(r.Charges)
+	receipts := len(reply) == 1+(perCharge+perReceipt)*charges && r.GiveBackFor > 0
+	if len(reply) != 1+perCharge*charges && !receipts {
 		return Verdict{}, errReply
 	}
 	f := fields{reply}
@@ -84,7 +91,17 @@ func parseVerdict(reply []any, charges int) (Verdict, error) {
 			Round:     limit.Micros(f.integer()),
 		}
 	}
-	if f.values == nil || v.Outcome < Admitted || v.Outcome > Wait {
+	if receipts {
+		v.Receipts = make([]Receipt, charges)
+	}
+	for i := range v.Receipts {
+		v.Receipts[i] = Receipt{
+			Ref: r.Charges[i].Ref, Epoch: f.text(), Session: uint64(f.integer()), Lease: uint64(f.integer()),
+			FromLease: limit.Tokens(f.integer()), At: limit.Micros(f.integer()), Until: limit.Micros(f.integer()),
+		}
+		v.Receipts[i].FromPart = r.Charges[i].Cost - v.Receipts[i].FromLease
+	}
+	if f.values == nil || v.Outcome < Admitted || v.Outcome > Wait || receipts != (r.GiveBackFor > 0 && v.Outcome == Admitted) {
 		return Verdict{}, errReply
 	}
 	return v, nil
@@ -114,6 +131,9 @@ func (r Request) check() error {
 	}
 	if r.WaitFor < 0 || limit.Micros(r.WaitFor.Microseconds()) > maxDuration {
 		return fmt.Errorf("wait %s; give 0 to 24h", r.WaitFor)
+	}
+	if r.GiveBackFor < 0 || limit.Micros(r.GiveBackFor.Microseconds()) > maxDuration {
+		return fmt.Errorf("give back for %s; give 0 to 24h", r.GiveBackFor)
 	}
 	for i, c := range r.Charges {
 		if err := c.check(); err != nil {

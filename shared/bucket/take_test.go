@@ -2,6 +2,7 @@ package bucket_test
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,7 @@ func TestBadArguments(t *testing.T) {
 		"no policy":        charge(func(c *bucket.Charge) { c.Policy = "" }),
 		"long variant":     charge(func(c *bucket.Charge) { c.Variant = strings.Repeat("x", 1000) }),
 		"long identity":    charge(func(c *bucket.Charge) { c.Sealed = make([]byte, 5000) }),
+		"gives back ever":  {Charges: oneOf(5).Charges, GiveBackFor: 25 * time.Hour},
 		"huge revision":    charge(func(c *bucket.Charge) { c.Revision = math.MaxUint64 }),
 	} {
 		if _, err := store.Take(t.Context(), r); err == nil {
@@ -66,6 +68,11 @@ func TestBadArguments(t *testing.T) {
 	wantCouldNotAsk(t, err)
 	_, err = store.Due(t.Context(), 0, 1)
 	wantCouldNotAsk(t, err)
+	_, err = store.GiveBack(t.Context(), []bucket.Back{{Tokens: 1}})
+	wantCouldNotAsk(t, err)
+	_, err = store.GiveBack(t.Context(), []bucket.Back{{}})
+	wantCouldNotAsk(t, err)
+	wantCouldNotAsk(t, store.Tick(t.Context(), 0))
 	if n := server.CommandCount(); n != 0 {
 		t.Errorf("%d commands were sent, want none", n)
 	}
@@ -129,11 +136,16 @@ func FuzzTake(f *testing.F) {
 				}
 				return
 			}
-			if want := model.Take(limit.Micros(at.UnixMicro()), r); want.Outcome != got.Outcome || want.States[0] != got.States[0] {
+			want, ok := model.Take(limit.Micros(at.UnixMicro()), r)
+			if !ok {
+				t.Fatalf("Take(%+v) could not be asked, says the model", r)
+			}
+			if want.Outcome != got.Outcome || want.States[0] != got.States[0] {
 				t.Fatalf("Take(%+v) = %+v, model says %+v", r, got, want)
 			}
 			at = at.Add(time.Duration(uint64(elapsed)%(1<<50)) * time.Microsecond)
 			server.SetTime(at)
+			server.HSet("annona:1:{s01}:shard", "tick", strconv.FormatInt(at.UnixMicro(), 10))
 		}
 	})
 }
@@ -156,9 +168,11 @@ func FuzzReplies(f *testing.F) {
 				reply = append(reply, int64(int8(b)))
 			}
 		}
-		charges = min(max(charges, 0), bucket.MaxCharges)
-		if v, err := bucket.ParseVerdict(reply, charges); err == nil {
-			if len(v.States) != charges || v.Outcome < bucket.Admitted || v.Outcome > bucket.Wait {
+		r := bucket.Request{
+			Charges: make([]bucket.Charge, min(max(charges, 0), bucket.MaxCharges)), GiveBackFor: time.Duration(charges % 2),
+		}
+		if v, err := bucket.ParseVerdict(reply, r); err == nil {
+			if len(v.States) != len(r.Charges) || v.Outcome < bucket.Admitted || v.Outcome > bucket.Wait {
 				t.Errorf("reply %v was read as %+v", reply, v)
 			}
 		}

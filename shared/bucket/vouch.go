@@ -3,11 +3,7 @@ package bucket
 import (
 	"context"
 	"fmt"
-	"time"
 )
-
-// worldAge is longer than any bucket takes to fill.
-const worldAge = 50 * 365 * 24 * time.Hour
 
 // Vouch begins the first epoch of every shard as one that knows all its buckets: an unknown one is full at once, and not only
 // once it could have refilled. It is for whoever knows that nothing was ever spent: the store is new, and so is the journal.
@@ -19,10 +15,7 @@ func (s *Store) Vouch(ctx context.Context, shards int) error {
 	}
 	calls := make([]*call, shards)
 	for shard := range calls {
-		calls[shard] = &call{
-			keys: []string{shardKey(shard)},
-			args: []any{server, "", newEpoch(), DemotedFor.Microseconds(), "vouched", worldAge.Microseconds()},
-		}
+		calls[shard] = epochCall(shard, server, refusal{reason: "vouched"})
 	}
 	l.evalAll(ctx, epochScript, calls)
 	for shard, c := range calls {

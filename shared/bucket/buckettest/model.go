@@ -17,8 +17,17 @@ type Model struct {
 type shard struct {
 	epoch    string
 	birth    limit.Micros
+	known    limit.Micros // since when an unknown leased bucket counts as empty
 	sessions uint64
 	heardAt  limit.Micros
+	limits   map[string][]change // by policy and variant
+}
+
+// change is numbers that came into force.
+type change struct {
+	at       limit.Micros
+	numbers  limit.Budget
+	revision uint64
 }
 
 // record is one bucket. view holds what agents see of it.
@@ -27,6 +36,8 @@ type record struct {
 	level   limit.Micro
 	mark    limit.Micros
 	numbers limit.Budget
+	variant string
+	change  int          // the change of variant's numbers up to which it was brought
 	dies    limit.Micros // when Redis forgets it
 
 	view                   bucket.View
@@ -35,6 +46,12 @@ type record struct {
 	poolAt, toldAt, fitsAt limit.Micros
 	// What the item in flight reported, beyond what view shows.
 	askedReturned, askedLapsed limit.Tokens
+
+	// Give-backs: the number of the lease, and the highest level since the oldest take that may give back.
+	lease               uint64
+	top                 limit.Micro
+	topSince, openUntil limit.Micros
+	open                int
 }
 
 // NewModel returns a store that holds nothing.
@@ -42,11 +59,18 @@ func NewModel() *Model {
 	return &Model{shards: map[int]*shard{}, records: map[bucket.Ref]*record{}}
 }
 
-// Begin begins an epoch of a shard; session numbers go on.
+// Begin begins an epoch of a shard, whose clock was vouched for until now; sessions and numbers go on.
 func (m *Model) Begin(now limit.Micros, number int, epoch string) {
-	fresh := &shard{epoch: epoch, birth: now}
+	fresh := &shard{
+		epoch: epoch, birth: now, known: now + limit.Micros(bucket.DemotedFor.Microseconds()), limits: map[string][]change{},
+	}
 	if old := m.shards[number]; old != nil {
-		fresh.sessions = old.sessions
+		fresh.sessions, fresh.limits = old.sessions, old.limits
+	}
+	for _, all := range fresh.limits {
+		for i := range all {
+			all[i].at = min(all[i].at, now) // a clock that went back
+		}
 	}
 	m.shards[number] = fresh
 }
@@ -55,7 +79,9 @@ func (m *Model) Begin(now limit.Micros, number int, epoch string) {
 type line struct {
 	bucket.Charge
 	shard   *shard
+	changes []change
 	r       *record
+	fresh   bool
 	level   limit.Micro // refilled up to now
 	mark    limit.Micros
 	lease   limit.Tokens // tokens that the cost takes of the lease
@@ -64,8 +90,13 @@ type line struct {
 	changed bool
 }
 
-// Take is bucket.Store.Take at now.
-func (m *Model) Take(now limit.Micros, q bucket.Request) bucket.Verdict {
+// Take is bucket.Store.Take at now; false where it could not be asked: its revision is older than that of the numbers in force.
+func (m *Model) Take(now limit.Micros, q bucket.Request) (bucket.Verdict, bool) {
+	for _, c := range q.Charges {
+		if old := m.changes(c, c.Variant); len(old) > 0 && old[len(old)-1].numbers != c.Part && c.Revision < old[len(old)-1].revision {
+			return bucket.Verdict{}, false
+		}
+	}
 	lines := make([]*line, len(q.Charges))
 	v := bucket.Verdict{Outcome: bucket.Admitted, States: make([]bucket.State, len(q.Charges))}
 	ends := false
@@ -92,19 +123,34 @@ func (m *Model) Take(now limit.Micros, q bucket.Request) bucket.Verdict {
 		}
 		v.States[i] = l.state(now)
 	}
-	return v
+	if q.GiveBackFor > 0 && v.Outcome == bucket.Admitted {
+		for _, l := range lines {
+			v.Receipts = append(v.Receipts, l.receipt(now, q))
+		}
+	}
+	return v, true
+}
+
+func (m *Model) changes(c bucket.Charge, variant string) []change {
+	return m.shards[c.Shard].limits[c.Policy+"/"+variant]
+}
+
+// follow makes c's numbers those in force.
+func (m *Model) follow(now limit.Micros, c bucket.Charge) []change {
+	all := m.changes(c, c.Variant)
+	if len(all) == 0 || all[len(all)-1].numbers != c.Part {
+		all = append(all, change{at: now, numbers: c.Part, revision: c.Revision})
+		m.shards[c.Shard].limits[c.Policy+"/"+c.Variant] = all
+	}
+	return all
 }
 
 // open looks at one charge's bucket as it is at now.
 func (m *Model) open(now limit.Micros, c bucket.Charge) *line {
-	l := &line{Charge: c, shard: m.shards[c.Shard]}
+	l := &line{Charge: c, shard: m.shards[c.Shard], changes: m.follow(now, c)}
 	l.begin(now, m.look(now, c.Ref))
+	l.retune(now, m)
 	r := l.r
-	if r.numbers != c.Part {
-		level, _ := r.numbers.Min(c.Part).Refill(r.level, now-r.mark)
-		r.level, r.mark, r.numbers = min(level, c.Part.Capacity.Micro()), max(r.mark, now), c.Part
-		l.changed = true
-	}
 	l.changed = r.lapse(now) || l.changed
 	level, took := c.Part.Refill(r.level, now-r.mark)
 	l.level, l.mark = level, r.mark+took
@@ -120,16 +166,57 @@ func (l *line) begin(now limit.Micros, known *record) {
 		l.r = known
 		return
 	}
-	r := &record{epoch: l.shard.epoch, numbers: l.Part}
-	switch {
-	case l.Leased:
-		r.mark = l.shard.birth + limit.Micros(bucket.DemotedFor.Microseconds())
-	case known != nil:
-		r.level, r.mark, r.numbers = known.level, l.shard.birth, known.numbers
-	default:
-		r.level, r.mark = l.Part.Capacity.Micro(), now
+	l.fresh = true
+	l.r = &record{epoch: l.shard.epoch, numbers: l.Part, variant: l.Variant, change: len(l.changes) - 1}
+	if known != nil && !l.Leased {
+		l.r.level, l.r.mark, l.r.numbers = known.level, l.shard.birth, known.numbers
+		l.r.variant, l.r.change = known.variant, known.change
+		return
 	}
-	l.r = r
+	if l.r.mark = l.bornAt(); l.r.mark == 0 {
+		l.r.level, l.r.mark = l.Part.Capacity.Micro(), now
+	}
+}
+
+// bornAt is when an unknown bucket counts as empty; 0 where it is full.
+func (l *line) bornAt() (at limit.Micros) {
+	for i := 1; i < len(l.changes); i++ {
+		before, after := l.changes[i-1].numbers, l.changes[i].numbers
+		if l.Leased || after.TimeTo(after.Capacity.Micro()) > before.TimeTo(before.Capacity.Micro()) {
+			at = l.changes[i].at
+		}
+	}
+	if l.Leased || l.OnLossEmpty {
+		at = max(at, l.shard.known)
+	}
+	return at
+}
+
+// retune brings the record up to the numbers in force (A2, A3).
+func (l *line) retune(now limit.Micros, m *Model) {
+	r, last := l.r, len(l.changes)-1
+	if r.variant == l.Variant && r.change == last {
+		return
+	}
+	at, one := l.changes[last].at, r.variant == l.Variant && r.change == last-1
+	if r.variant != l.Variant && !l.fresh {
+		at, one = now, r.change == len(m.changes(l.Charge, r.variant))-1
+	}
+	if one && !l.fresh {
+		smaller := limit.Budget{Capacity: r.numbers.Capacity, Rate: min(r.numbers.Rate, l.Part.Rate)}
+		if l.Leased {
+			smaller = r.numbers.Min(l.Part)
+		}
+		r.level, _ = smaller.Refill(r.level, at-r.mark)
+	}
+	if l.Leased {
+		r.level = min(r.level, l.Part.Capacity.Micro())
+	} else {
+		r.level += (l.Part.Capacity - r.numbers.Capacity).Micro()
+	}
+	r.mark, r.numbers, r.variant, r.change = max(r.mark, at), l.Part, l.Variant, last
+	r.openUntil = 0
+	l.changed = true
 }
 
 // look returns a copy of a record, nil where there is none.
@@ -163,9 +250,13 @@ func (l *line) pay(now limit.Micros, q bucket.Request) {
 		return
 	}
 	v := &l.r.view
+	if l.r.openUntil > now {
+		l.r.top = max(l.r.top, l.level)
+	}
 	l.level -= (l.Cost - l.lease).Micro()
 	l.r.level, l.r.mark = l.level, l.mark
 	l.changed = true
+	l.keepOpen(now, q)
 	if l.lease == 0 {
 		return
 	}
@@ -224,7 +315,7 @@ func (m *Model) write(now limit.Micros, l *line) {
 	if v.Cost == 0 {
 		v.Cost = l.Cost
 	}
-	v.Policy, v.Variant, v.Revision, v.Sealed = l.Policy, l.Variant, l.Revision, l.Sealed
+	v.Policy, v.Variant, v.Revision, v.Sealed = l.Policy, l.Variant, max(v.Revision, l.Revision), l.Sealed
 	r.keep(now)
 	m.records[l.Ref] = r
 }

@@ -82,6 +82,9 @@ func (m *Model) Fill(now limit.Micros, g bucket.Grant) bool {
 	if now >= v.AskedAt+ttl {
 		v.Lapsed += g.Granted
 	} else {
+		if v.ExpiresAt <= now {
+			r.lease++
+		}
 		v.Left += g.Granted
 		v.ExpiresAt = v.AskedAt + ttl
 	}

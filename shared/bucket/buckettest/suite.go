@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,7 +31,15 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
 	scenarios := map[string]func(*fixture){
 		"golden: 20 at once, 5 after 1 s, 20 after an idle hour":      (*fixture).golden,
-		"A2: changed numbers add nothing":                             (*fixture).changedNumbers,
+		"A2: an allotment that grows gains room and no tokens":        (*fixture).allotmentGrows,
+		"A3: spent stays spent: 40 of 100, 140 of 200, 0 of 50":       (*fixture).spentStaysSpent,
+		"A3: 100 reloads add nothing":                                 (*fixture).reloads,
+		"A3: an older revision could not ask":                         (*fixture).olderRevision,
+		"A3: documents loaded in any order are one quota":             (*fixture).anyOrder,
+		"A3: refilled up to a change, with the smaller rate":          (*fixture).oneChangeBehind,
+		"A3: more than one change behind: without refill":             (*fixture).changesBehind,
+		"A3: an unknown bucket is as old as a longer time to full":    (*fixture).longerToFull,
+		"A3: tiers change the numbers of one bucket":                  (*fixture).tiers,
 		"case 4: a clock that goes back mints nothing":                (*fixture).clockBack,
 		"case 6: scripts forgotten in between":                        (*fixture).scriptFlush,
 		"case 10: denied by one policy charges none, scope region":    (*fixture).allOrNothingRegion,
@@ -49,6 +58,13 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		"E1: a record of another server begins a new epoch":           (*fixture).otherServer,
 		"E3: an unknown leased bucket is empty until demoted_for":     (*fixture).unknownLeased,
 		"E3: scope region keeps its level without the gap":            (*fixture).regionKeepsLevel,
+		"E2: a clock without a tick could not ask":                    (*fixture).noTick,
+		"E2: a step of an hour adds at most 2 s of refill":            (*fixture).clockSteps,
+		"E3: begun for the clock alone, known buckets keep all":       (*fixture).clockEpoch,
+		"E3: on_loss empty: an unknown bucket starts empty":           (*fixture).onLossEmpty,
+		"E5: a give-back is credited where all it names holds":        (*fixture).givesBack,
+		"E5: never more than surely fits":                             (*fixture).givesBackRoom,
+		"E5: a lease that lapsed gets nothing back":                   (*fixture).givesBackLease,
 		"E4: a record outlives the time to full twice":                (*fixture).life,
 		"announcements of demand, at most one in 50 ms":               (*fixture).demands,
 		"announcements of fills and of the mirror":                    (*fixture).fills,
@@ -79,6 +95,8 @@ type fixture struct {
 	Harness
 	raw *redis.Client
 	at  time.Time // of a settable clock
+	// still ends the ticks of a store whose clock runs by itself.
+	still atomic.Bool
 }
 
 func newFixture(t *testing.T, h Harness) *fixture {
@@ -87,7 +105,55 @@ func newFixture(t *testing.T, h Harness) *fixture {
 		f.SetTime(f.at)
 	}
 	f.must(f.raw.FlushAll(f.ctx()).Err())
+	if f.SetTime == nil {
+		f.keepTicking()
+	}
 	return f
+}
+
+// tick vouches for the clock as it is, in every shard's record, as a process does that watches it (E2).
+func (f *fixture) tick() {
+	f.Helper()
+	f.must(tick(f.ctx(), f.raw))
+}
+
+func tick(ctx context.Context, client *redis.Client) error {
+	const script = `
+		local now = redis.call('TIME')
+		for i = 0, 31 do
+			local key = string.format('annona:1:{s%02d}:shard', i)
+			local ticks = redis.call('HEXISTS', key, 'tick') == 1
+			if ticks then redis.call('HSET', key, 'tick', string.format('%.0f', now[1] * 1000000 + now[2])) end
+		end
+		return 1`
+	if err := client.Eval(ctx, script, nil).Err(); err != nil {
+		return fmt.Errorf("write the ticks: %w", err)
+	}
+	return nil
+}
+
+// keepTicking ticks while the scenario runs, unless it is still.
+func (f *fixture) keepTicking() {
+	ctx, cancel := context.WithCancel(f.ctx())
+	var wg sync.WaitGroup
+	f.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		every := time.NewTicker(200 * time.Millisecond)
+		defer every.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-every.C:
+				if f.still.Load() {
+					continue
+				}
+				if err := tick(ctx, f.raw); err != nil && ctx.Err() == nil {
+					f.Error(err)
+				}
+			}
+		}
+	})
 }
 
 func (f *fixture) ctx() context.Context { return f.Context() }
@@ -103,8 +169,8 @@ func (f *fixture) must(err error) {
 func (f *fixture) wait(d time.Duration) {
 	f.Helper()
 	if f.SetTime != nil {
-		f.at = f.at.Add(d)
-		f.SetTime(f.at)
+		f.step(d)
+		f.tick()
 		return
 	}
 	end := f.now().Add(d)
@@ -114,6 +180,12 @@ func (f *fixture) wait(d time.Duration) {
 		}
 		return nil
 	}))
+}
+
+// step moves a settable clock, and nobody vouches for it.
+func (f *fixture) step(d time.Duration) {
+	f.at = f.at.Add(d)
+	f.SetTime(f.at)
 }
 
 // now returns the store's clock.
@@ -142,16 +214,18 @@ func shardOf(ref bucket.Ref) string { return fmt.Sprintf("annona:1:{s%02d}:shard
 
 // region returns a charge of scope region, of cost 1.
 func (f *fixture) region(capacity limit.Tokens, perSecond int64) bucket.Charge {
+	ref := f.ref()
 	return bucket.Charge{
-		Ref: f.ref(), Policy: "p", Revision: 1, Cost: 1, Sealed: []byte("sealed"),
+		Ref: ref, Policy: "p-" + ref.Key.String(), Revision: 1, Cost: 1, Sealed: []byte("sealed"),
 		Part: limit.Budget{Capacity: capacity, Rate: limit.Rate(perSecond * limit.MicroPerToken)},
 	}
 }
 
 // global returns a charge of scope global without allotment, of cost 1.
 func (f *fixture) global(pool limit.Tokens) bucket.Charge {
+	ref := f.ref()
 	return bucket.Charge{
-		Ref: f.ref(), Policy: "p", Revision: 1, Cost: 1, Sealed: []byte("sealed"), Leased: true,
+		Ref: ref, Policy: "p-" + ref.Key.String(), Revision: 1, Cost: 1, Sealed: []byte("sealed"), Leased: true,
 		Pool: limit.Budget{Capacity: pool, Rate: limit.MicroPerToken},
 	}
 }
@@ -234,11 +308,11 @@ func equal[T comparable](f *fixture, what string, got, want T) {
 	}
 }
 
-// age makes the shard's epoch begin so much earlier than it did.
+// age makes the store know the shard's buckets for so much longer than it does.
 func (f *fixture) age(ref bucket.Ref, by time.Duration) {
 	f.Helper()
 	f.view(ref) // begins the epoch where there is none
-	f.must(f.raw.HIncrBy(f.ctx(), shardOf(ref), "birth", -by.Microseconds()).Err())
+	f.must(f.raw.HIncrBy(f.ctx(), shardOf(ref), "known", -by.Microseconds()).Err())
 }
 
 func (f *fixture) field(key, name string) int64 {

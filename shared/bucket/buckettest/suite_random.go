@@ -1,8 +1,10 @@
 package buckettest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -77,6 +79,9 @@ type pair struct {
 	refs  []bucket.Ref
 	asked []*bucket.Asked
 	old   []bucket.View
+	// receipts are those that may be given back, revision is that of the newest document.
+	receipts []bucket.Receipt
+	revision uint64
 	// rounds are as the last takes told them.
 	rounds map[bucket.Ref]limit.Micros
 	// backwards lets the clock go back, and then forth for less than a record's life altogether: a settable clock that goes
@@ -88,9 +93,13 @@ type pair struct {
 func (p *pair) micros() limit.Micros { return limit.Micros(p.at.UnixMicro()) }
 
 func (p *pair) step() {
-	switch rapid.SampledFrom([]string{"take", "take", "take", "ask", "ask", "fill", "fill", "wait", "wait", "epoch"}).Draw(p.t, "call") {
+	switch rapid.SampledFrom([]string{"take", "take", "take", "take", "back", "reload", "ask", "ask", "fill", "fill", "wait", "wait", "epoch"}).Draw(p.t, "call") {
 	case "take":
 		p.takeBoth()
+	case "back":
+		p.backBoth()
+	case "reload":
+		p.revision++
 	case "ask":
 		p.askBoth()
 	case "fill":
@@ -140,11 +149,20 @@ func (p *pair) takeBoth() {
 		c.Waits = rapid.SampledFrom([]limit.Micros{0, 1, p.rounds[c.Ref]}).Draw(p.t, "waits since")
 		q.Charges = append(q.Charges, c)
 	}
+	q.GiveBackFor = time.Duration(rapid.IntRange(0, 1).Draw(p.t, "may give back")*rapid.IntRange(0, 5000).Draw(p.t, "for")) * time.Millisecond
 	got, err := p.Store.Take(p.ctx(), q)
+	want, ok := p.model.Take(p.micros(), q)
+	if !ok {
+		if !errors.Is(err, bucket.ErrOlderRevision) || !errors.Is(err, bucket.ErrCouldNotAsk) {
+			p.t.Fatalf("Take(%+v) = %v, the model says that its revision is too old", q, err)
+		}
+		return
+	}
 	p.must(err)
-	if diff := cmp.Diff(p.model.Take(p.micros(), q), got); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		p.t.Fatalf("Take(%+v) (-model +store):\n%s", q, diff)
 	}
+	p.receipts = append(p.receipts, got.Receipts...)
 	if p.rounds == nil {
 		p.rounds = map[bucket.Ref]limit.Micros{}
 	}
@@ -153,19 +171,44 @@ func (p *pair) takeBoth() {
 	}
 }
 
-// charge charges one of the buckets: two of scope region, two leased, with numbers that change now and then.
+// charge charges one of the buckets: two of scope region, two leased, with numbers that come from the revision, which is
+// sometimes an old one, and from the variant.
 func (p *pair) charge(i int) bucket.Charge {
-	odd := rapid.IntRange(0, 4).Draw(p.t, "numbers") / 4 // mostly 0
+	odd := rapid.IntRange(0, 4).Draw(p.t, "variant") / 4 // mostly 0
+	revision := p.revision
+	if revision > 0 && rapid.IntRange(0, 7).Draw(p.t, "an older document") == 0 {
+		revision--
+	}
+	size := []int{3, 9, 3, 1, 0, 6}[(int(revision)+i)%6]
+	rate := []int{333_333, 333_333, 50_000, 2_000_000}[(int(revision)+odd)%4]
 	c := bucket.Charge{
-		Ref: p.refs[i], Policy: fmt.Sprintf("policy-%d", i), Variant: []string{"", "tier:premium"}[odd], Revision: uint64(1 + odd),
-		Cost: limit.Tokens(rapid.IntRange(0, 3).Draw(p.t, "cost")), Sealed: []byte("sealed\x00"), Leased: i >= 2,
-		Part: limit.Budget{Capacity: limit.Tokens(3 + 4*odd), Rate: limit.Rate(333_333 + 1_000_000*odd)},
+		Ref: p.refs[i], Policy: fmt.Sprintf("policy-%d", i), Variant: []string{"", "tier:premium"}[odd], Revision: revision,
+		Cost: limit.Tokens(rapid.IntRange(0, 3).Draw(p.t, "cost")), Sealed: []byte("sealed\x00"), Leased: i >= 2, OnLossEmpty: i == 1,
+		Part: limit.Budget{Capacity: limit.Tokens(size + 4*odd), Rate: limit.Rate(rate)},
 	}
 	if c.Leased {
-		c.Part.Capacity -= 2
+		c.Part.Capacity = max(0, c.Part.Capacity-2)
 		c.Pool = limit.Budget{Capacity: limit.Tokens(2 + i + 6*odd), Rate: 1_000_000}
 	}
 	return c
+}
+
+// backBoth gives back something of a receipt, once, or now and then twice.
+func (p *pair) backBoth() {
+	if len(p.receipts) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(p.receipts)-1).Draw(p.t, "receipt")
+	b := bucket.Back{Receipt: p.receipts[i]}
+	b.Tokens = limit.Tokens(rapid.Int64Range(0, int64(b.FromLease+b.FromPart)).Draw(p.t, "back"))
+	if rapid.IntRange(0, 5).Draw(p.t, "twice") > 0 {
+		p.receipts = slices.Delete(p.receipts, i, i+1)
+	}
+	got, err := p.Store.GiveBack(p.ctx(), []bucket.Back{b})
+	p.must(err)
+	if want := p.model.GiveBack(p.micros(), b); got[0] != want {
+		p.t.Fatalf("GiveBack(%+v) = %+v, model says %+v", b, got[0], want)
+	}
 }
 
 func (p *pair) askBoth() {

@@ -32,26 +32,6 @@ func (f *fixture) golden() {
 	equal(f, "outcome after those", f.take(c).Outcome, bucket.Denied)
 }
 
-// changedNumbers: a raise gives room and no tokens, whatever was idle before; a lowered limit cuts.
-func (f *fixture) changedNumbers() {
-	c := f.region(10, 0)
-	c.Part.Rate = 0
-	equal(f, "admitted", f.admitted(12, c), 10)
-	f.must(f.raw.HIncrBy(f.ctx(), recordOf(c.Ref), "mark", -time.Hour.Microseconds()).Err())
-	c.Part = limit.Budget{Capacity: 100, Rate: 1000} // a thousandth of a token a second
-	c.Revision++
-	equal(f, "admitted after the raise", f.admitted(3, c), 0)
-	equal(f, "room", f.field(recordOf(c.Ref), "capacity"), 100)
-
-	c = f.region(100, 0)
-	equal(f, "admitted", f.admitted(20, c), 20)
-	c.Part.Capacity = 7
-	c.Revision++
-	equal(f, "admitted after the cut", f.admitted(20, c), 7)
-	c.Part.Capacity = 100
-	equal(f, "admitted after the cut was taken back", f.admitted(20, c), 0)
-}
-
 func (f *fixture) clockBack() {
 	c := f.region(4, 1)
 	equal(f, "admitted", f.admitted(4, c), 4)

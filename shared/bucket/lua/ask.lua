@@ -16,10 +16,10 @@ local function start(r)
   end
 end
 
-local shard, why, epoch = shard_record(KEYS[1], ARGV[1])
+local now = clock()
+local shard, why, epoch = shard_record(KEYS[1], ARGV[1], now)
 if not shard then return refuse(1, why, epoch) end
 if shard.epoch ~= ARGV[3] then return {0} end
-local now = clock()
 local r = load(KEYS[2])
 if r.epoch ~= shard.epoch or r.deadline > now then return {0} end
 load_lease(KEYS[2], r)

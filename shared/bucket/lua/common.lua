@@ -4,6 +4,8 @@
 
 local MICRO = 1000000
 local NEVER = 4503599627370496 -- 2^52: limit.Never
+local TICK_LASTS = 2 * MICRO -- how far past the last tick the clock is trusted (E2)
+local LEAST_LIFE = 60 * MICRO -- how long a bucket's record lives at least (E4)
 local floor, max, min = math.floor, math.max, math.min
 
 -- text writes an integer without an exponent.
@@ -54,16 +56,25 @@ local function refill(level, elapsed, full, rate)
   return level + credit, time_to(credit, rate)
 end
 
--- shard_record reads a shard record; nil and why (1 missing, 2 another server) and its epoch where a new epoch must begin.
-local function shard_record(key, server)
-  local v = redis.call('HMGET', key, 'epoch', 'server', 'birth', 'demoted', 'heard_at')
+-- shard_record reads a shard record, and the named fields more of it; nil, why (1 missing, 2 another server: a new epoch must
+-- begin; 3: the clock is more than 2 s past the tick, or behind it, E2) and its epoch where the script may not run.
+-- Without now the clock is not judged.
+local function shard_record(key, server, now, more)
+  local v = redis.call('HMGET', key, 'epoch', 'server', 'known', 'heard_at', 'tick', 'stepped', 'step', unpack(more or {}))
   if not v[1] then return nil, 1, '' end
   if v[2] ~= server then return nil, 2, v[1] end
-  local birth = tonumber(v[3])
-  return {epoch = v[1], birth = birth, opens = birth + tonumber(v[4]), heard_at = tonumber(v[5] or 0)}
+  local tick = tonumber(v[5] or 0)
+  if now and (now < tick or now - tick > TICK_LASTS) then return nil, 3, v[1] end
+  return {
+    key = key, epoch = v[1], known = tonumber(v[3] or 0), heard_at = tonumber(v[4] or 0), tick = tick,
+    stepped = tonumber(v[6] or 0), step = tonumber(v[7] or 0), more = v,
+  }
 end
 
--- refuse is the reply of a script that may not run in this epoch: shards that need a new one, by position in KEYS.
+-- MORE is where shard_record's first further field stands in more.
+local MORE = 8
+
+-- refuse is the reply of a script that may not run: shards that stand in the way, by position in KEYS.
 local function refuse(position, why, epoch) return {-1, position, why, epoch} end
 
 -- load reads the fields of a bucket record that a take needs; a field that is not there is 0. r.epoch is nil where there is
@@ -71,7 +82,7 @@ local function refuse(position, why, epoch) return {-1, position, why, epoch} en
 local function load(key)
   local v = redis.call('HMGET', key, 'epoch', 'level', 'mark', 'capacity', 'rate', 'left', 'expires_at', 'spent', 'waiting',
     'waiting_until', 'dry_until', 'pool_level', 'pool_at', 'deadline', 'filled', 'told_at', 'denied', 'lapsed', 'ttl', 'cost',
-    'revision', 'variant', 'fits_at')
+    'revision', 'variant', 'fits_at', 'changes', 'open_until')
   return {
     writes = {}, epoch = v[1] or nil,
     level = tonumber(v[2] or 0), mark = tonumber(v[3] or 0), capacity = tonumber(v[4] or 0), rate = tonumber(v[5] or 0),
@@ -81,13 +92,14 @@ local function load(key)
     filled = tonumber(v[15] or 0), told_at = tonumber(v[16] or 0), denied = tonumber(v[17] or 0),
     lapsed = tonumber(v[18] or 0), ttl = tonumber(v[19] or 0), cost = tonumber(v[20] or 0),
     revision = v[21] or '', variant = v[22] or '', fits_at = tonumber(v[23] or 0),
+    changes = tonumber(v[24] or 0), open_until = tonumber(v[25] or 0),
   }
 end
 
 -- load_lease reads into r the fields that only the lease verbs need.
 local function load_lease(key, r)
   local numbers = {'session', 'seq', 'applied', 'returned', 'spent_at', 'asked_at', 'asked_spent', 'asked_returned',
-    'asked_lapsed', 'asked_denied', 'asked_demand', 'answered_spent', 'answered_returned', 'answered_lapsed'}
+    'asked_lapsed', 'asked_denied', 'asked_demand', 'answered_spent', 'answered_returned', 'answered_lapsed', 'lease'}
   local v = redis.call('HMGET', key, 'policy', 'sealed', 'traceparent', unpack(numbers))
   r.policy, r.sealed, r.traceparent = v[1] or '', v[2] or '', v[3] or ''
   for i, name in ipairs(numbers) do r[name] = tonumber(v[i + 3] or 0) end
@@ -101,12 +113,12 @@ local function set(r, name, value)
   writes[n + 1], writes[n + 2] = name, type(value) == 'number' and text(value) or value
 end
 
--- save writes what was set, in one HSET, and renews the record's life: long enough to be full again, debt included, and to
--- outlive its lease, twice over (E4). NOTE: 2 * NEVER = 2^53.
+-- save writes what was set, in one HSET, and renews the record's life: twice as long as it takes to be full again, debt and
+-- the longest delay included, and twice as long as its lease or window (E4). NOTE: 2 * NEVER = 2^53.
 local function save(key, r)
   redis.call('HSET', key, unpack(r.writes))
-  local full = time_to(r.capacity * MICRO - r.level, r.rate)
-  local life = min(max(60 * MICRO, 2 * full, 2 * r.ttl), NEVER)
+  local full = min(NEVER, time_to(r.capacity * MICRO - r.level, r.rate) + (r.max_delay or 0))
+  local life = min(max(LEAST_LIFE, 2 * full, 2 * r.ttl, 2 * (r.window or 0)), NEVER)
   redis.call('PEXPIRE', key, text(floor(life / 1000) + 1))
 end
 

@@ -6,7 +6,8 @@
 
 local LOOK_AGAIN = MICRO -- an agent looks at what it filled after this long
 
-local shard, why, epoch = shard_record(KEYS[1], ARGV[1])
+local now = clock()
+local shard, why, epoch = shard_record(KEYS[1], ARGV[1], now)
 if not shard then return refuse(1, why, epoch) end
 if shard.epoch ~= ARGV[3] then return {0} end
 local r = load(KEYS[2])
@@ -14,13 +15,13 @@ if r.epoch ~= shard.epoch then return {0} end
 load_lease(KEYS[2], r)
 if r.session ~= tonumber(ARGV[4]) or r.seq ~= tonumber(ARGV[5]) or r.applied == r.seq then return {0} end
 
-local now = clock()
 local granted, ttl = tonumber(ARGV[6]), tonumber(ARGV[7])
 lapse(r, now) -- first, so that an answer renews only what had not lapsed
 if now >= r.asked_at + ttl then
   -- The answer outlived its own ttl, counted from when the item was made: what it grants has lapsed.
   set(r, 'lapsed', r.lapsed + granted)
 else
+  if r.expires_at <= now then set(r, 'lease', r.lease + 1) end -- a new lease: what was taken of the last one stays spent
   set(r, 'left', r.left + granted)
   set(r, 'expires_at', r.asked_at + ttl)
 end

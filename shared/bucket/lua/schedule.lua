@@ -3,9 +3,9 @@
 -- ARGV: server id, then 2 a bucket: member, from now (µs; negative: never).
 -- Reply: {1}, or a refusal as take's.
 
-local shard, why, epoch = shard_record(KEYS[1], ARGV[1])
-if not shard then return refuse(1, why, epoch) end
 local now = clock()
+local shard, why, epoch = shard_record(KEYS[1], ARGV[1], now)
+if not shard then return refuse(1, why, epoch) end
 for i = 2, #ARGV, 2 do
   local after = tonumber(ARGV[i + 1])
   if after < 0 then

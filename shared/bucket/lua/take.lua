@@ -1,56 +1,144 @@
 -- take charges every charge or none.
 -- KEYS: the shards' records (ARGV[2] of them), then one bucket record a charge.
--- ARGV: server id, shards, may wait (0 or 1), wait for (µs), traceparent, then 11 a charge: position of its shard in KEYS,
---   policy, variant, revision, leased (0 or 1), capacity and rate of the own part (tokens, µt/s), capacity of the pool
---   (tokens), cost (tokens), sealed identity, round in which the request already waits here (0: it does not).
+-- ARGV: server id, shards, may wait (0 or 1), wait for (µs), traceparent, for how long the caller may give back (µs; 0: not at
+--   all), then 12 a charge: position of its shard in KEYS, policy, variant, revision, leased (0 or 1), capacity and rate of
+--   the own part (tokens, µt/s), capacity of the pool (tokens), cost (tokens), sealed identity, round in which the request
+--   already waits here (0: it does not), an unknown bucket of scope region starts empty (0 or 1).
 -- Reply: {outcome (1 admitted, 2 denied, 3 wait), then 8 a charge: lacking (0 or 1), level (µt), left (tokens), pool level as
 --   last heard (tokens), its age, time until the cost may fit, age of the allocator's last answer (µs; ages -1: never),
---   round}
---   or {-1, position of a shard in KEYS, why, its epoch, ...}: nothing happened, a new epoch must begin.
+--   round}; where it was admitted and may give back, then 6 a charge: epoch, session, lease, tokens of it, instant of the
+--   take and until when it may give back (µs);
+--   or {-1, position of a shard in KEYS, why, its epoch, ...}: nothing happened, these stand in the way;
+--   or {-2, charge}: nothing happened, its revision is older than the one that brought the numbers in force.
 
-local PER_CHARGE = 11
+local PER_CHARGE = 12
 local TELL_EVERY = 50000 -- µs between two announcements of one bucket
 
 -- charge_at reads charge i and its arguments.
-local function charge_at(i, shards)
-  local a = 5 + (i - 1) * PER_CHARGE
+local function charge_at(i)
+  local a = 6 + (i - 1) * PER_CHARGE
   return {
-    key = KEYS[tonumber(ARGV[2]) + i], shard = shards[tonumber(ARGV[a + 1])], policy = ARGV[a + 2], variant = ARGV[a + 3],
-    revision = ARGV[a + 4], leased = ARGV[a + 5] == '1', capacity = tonumber(ARGV[a + 6]), rate = tonumber(ARGV[a + 7]),
-    pool = tonumber(ARGV[a + 8]), cost = tonumber(ARGV[a + 9]), sealed = ARGV[a + 10],
-    waits = tonumber(ARGV[a + 11]),
+    key = KEYS[tonumber(ARGV[2]) + i], position = tonumber(ARGV[a + 1]), policy = ARGV[a + 2], variant = ARGV[a + 3],
+    revision = tonumber(ARGV[a + 4]), leased = ARGV[a + 5] == '1', capacity = tonumber(ARGV[a + 6]),
+    rate = tonumber(ARGV[a + 7]), pool = tonumber(ARGV[a + 8]), cost = tonumber(ARGV[a + 9]), sealed = ARGV[a + 10],
+    waits = tonumber(ARGV[a + 11]), empty = ARGV[a + 12] == '1', field = limit_field(ARGV[a + 2], ARGV[a + 3]),
     -- What open and the others find out about it.
-    r = false, level = 0, mark = 0, lease = 0, lacks = false, hopeless = false, terminal = false, told = false,
+    shard = false, limit = false, r = false, level = 0, mark = 0, lease = 0, lacks = false, hopeless = false,
+    terminal = false, told = false,
   }
 end
 
--- begin makes r the record that an unknown bucket, or one of an older epoch, has in this one (E3): a leased one was empty
--- when a demoted master surely served no more; one of scope region goes on without the gap, or starts full.
-local function begin(r, c, now)
-  local known = r.epoch ~= nil
-  r.existed, r.fresh, r.epoch = known, true, c.shard.epoch
-  if c.leased then
-    r.level, r.mark = 0, c.shard.opens
-  elseif known then
-    r.mark = c.shard.birth
-  else
-    r.level, r.mark = c.capacity * MICRO, now
+-- shards_of reads the shard records of all charges, with the entries of their policies; the second result is the refusal
+-- where some stand in the way.
+local function shards_of(charges, now)
+  local fields, refused = {}, {-1}
+  for i = 1, tonumber(ARGV[2]) do fields[i] = {} end
+  for _, c in ipairs(charges) do
+    local list = fields[c.position]
+    list[#list + 1] = c.field
   end
-  if c.leased or not known then r.capacity, r.rate = c.capacity, c.rate end
+  for i, list in ipairs(fields) do
+    local shard, why, epoch = shard_record(KEYS[i], ARGV[1], now, list)
+    if shard then
+      shard.limits = {}
+      for j, field in ipairs(list) do shard.limits[field] = read_limit(shard.more[MORE - 1 + j]) end
+      fields[i] = shard
+    else
+      local n = #refused
+      refused[n + 1], refused[n + 2], refused[n + 3] = i, why, epoch
+    end
+  end
+  return fields, #refused > 1 and refused or nil
+end
+
+-- differs is true where e is not the numbers that c brings.
+local function differs(e, c) return e.capacity ~= c.capacity or e.rate ~= c.rate or e.leased ~= c.leased end
+
+-- follow makes c's numbers those in force: the first take that brings others records the change, at this instant (A3). What
+-- grows because a region's part grew gains room, never tokens (A2), and so does what changed its scope.
+local function follow(c, now)
+  local shard = c.shard
+  local e = shard.limits[c.field]
+  if e and not differs(e, c) then
+    c.limit = e
+    if now - e.seen <= KEEP_ENTRY then return end
+  else
+    local longer_at, room = e and e.longer_at or 0, e and e.room or 0
+    local count = redis.call('HINCRBY', shard.key, 'changes', 1)
+    if e and (c.leased or e.leased) then room = count end
+    if e and (room == count or time_to_full(c) > time_to_full(e)) then longer_at = now end
+    c.limit = {
+      count = count, before = e and e.count or 0, at = now, longer_at = longer_at, room = room, revision = c.revision,
+      capacity = c.capacity, rate = c.rate, leased = c.leased,
+    }
+    shard.limits[c.field] = c.limit
+  end
+  c.limit.seen = now
+  redis.call('HSET', shard.key, c.field, limit_text(c.limit))
+end
+
+-- born_at is the instant at which an unknown bucket counts as empty; 0 where it is full (E3, A3).
+local function born_at(c)
+  local shard, at = c.shard, c.limit.longer_at
+  if c.leased or c.empty then return max(at, shard.known) end
+  local full = time_to_full(c)
+  -- The clock was seen to step forth: a record may have expired by the step alone.
+  if shard.step > max(LEAST_LIFE, 2 * full) - full then at = max(at, shard.stepped) end
+  return at
+end
+
+-- begin makes r the record that an unknown bucket, or one of an older epoch, has in this one (E3). What is known goes on
+-- without the gap: a bucket of scope region, and where the epoch began for the clock alone a leased one too.
+local function begin(r, c, now)
+  local known, goes_on = r.epoch ~= nil, false
+  if known then
+    local v = redis.call('HMGET', c.shard.key, 'birth', 'reason', 'before', 'until')
+    local birth = tonumber(v[1])
+    local same = v[2] == 'clock' and r.epoch == v[3] -- the same server, and the epoch just before
+    goes_on = same or not c.leased
+    if goes_on then
+      local e = c.limit
+      if same and (r.changes == e.count or (r.changes == e.before and e.at > birth)) then
+        r.level = refill(r.level, tonumber(v[4]) - r.mark, r.capacity * MICRO, r.rate) -- up to the last tick before the gap
+      end
+      r.mark = birth
+    end
+  end
+  r.existed, r.fresh, r.epoch = known, true, c.shard.epoch
+  if not goes_on then
+    r.capacity, r.rate, r.changes = c.capacity, c.rate, c.limit.count
+    local at = born_at(c)
+    if at > 0 then r.level, r.mark = 0, at else r.level, r.mark = c.capacity * MICRO, now end
+  end
   for _, name in ipairs({'left', 'expires_at', 'spent', 'lapsed', 'denied', 'waiting', 'waiting_until', 'dry_until', 'fits_at',
-    'pool_level', 'pool_at', 'deadline', 'filled', 'told_at', 'ttl', 'cost'}) do
+    'pool_level', 'pool_at', 'deadline', 'filled', 'told_at', 'ttl', 'cost', 'open_until'}) do
     r[name] = 0
   end
 end
 
--- retune goes on with changed numbers: from what the smaller of old and new held at this moment, and never more (A2).
+-- retune brings r up to the numbers in force. Where it is exactly one change behind it is refilled up to that change with the
+-- smaller rate of its own and the new; further behind, not at all. Then a raised limit adds the difference and a lowered one
+-- subtracts it, so that spent stays spent; where only room may grow, the level is cut to it (A2, A3).
 local function retune(r, c, now)
-  if r.capacity == c.capacity and r.rate == c.rate then return end
-  local level = refill(r.level, now - r.mark, min(r.capacity, c.capacity) * MICRO, min(r.rate, c.rate))
-  set(r, 'level', min(level, c.capacity * MICRO))
-  set(r, 'mark', max(r.mark, now))
+  local e = c.limit
+  if r.changes == e.count then return end
+  local at, known = e.at, r.changes == e.before and not r.fresh
+  if not r.fresh and r.variant ~= c.variant then -- another variant of the same bucket: a change at this moment
+    local own = read_limit(redis.call('HGET', c.shard.key, limit_field(c.policy, r.variant)))
+    at, known = now, own ~= nil and own.count == r.changes
+  end
+  local level, room = r.level, c.leased or r.changes < e.room
+  if known then
+    local full = room and min(r.capacity, c.capacity) or r.capacity
+    level = refill(level, at - r.mark, full * MICRO, min(r.rate, c.rate))
+  end
+  if room then level = min(level, c.capacity * MICRO) else level = level + (c.capacity - r.capacity) * MICRO end
+  set(r, 'level', level)
+  set(r, 'mark', max(r.mark, at))
   set(r, 'capacity', c.capacity)
   set(r, 'rate', c.rate)
+  set(r, 'changes', e.count)
+  if r.open_until > 0 then set(r, 'open_until', 0) end -- the mark of E5 is a level of the old numbers: nothing comes back
 end
 
 -- round names the time since the last fill, which ended all waits.
@@ -85,10 +173,30 @@ local function tell(c, now)
   c.told = true
 end
 
+-- rise keeps the highest level since the oldest take that may still give back (E5), just before a charge lowers it.
+local function rise(c)
+  local r = c.r
+  if c.level > tonumber(redis.call('HGET', c.key, 'top') or 0) then set(r, 'top', c.level) end
+end
+
+-- keep_open notes that this take may give back until then.
+local function keep_open(c, now, period)
+  local r = c.r
+  if r.open_until <= now then
+    set(r, 'top', r.level)
+    set(r, 'top_since', now)
+    set(r, 'open', 1)
+  else
+    set(r, 'open', tonumber(redis.call('HGET', c.key, 'open') or 0) + 1)
+  end
+  set(r, 'open_until', max(r.open_until, now + period))
+end
+
 -- pay charges c.
 local function pay(c, now)
   local r = c.r
   if c.cost == 0 then return end
+  if r.open_until > now then rise(c) end
   set(r, 'level', c.level - (c.cost - c.lease) * MICRO)
   set(r, 'mark', c.mark)
   if c.lease > 0 then
@@ -97,6 +205,7 @@ local function pay(c, now)
     set(r, 'spent_at', now)
     if 2 * r.left < r.filled then tell(c, now) end
   end
+  if ARGV[6] ~= '0' then keep_open(c, now, tonumber(ARGV[6])) end
 end
 
 -- want registers what c lacks as demand: as waiting, or as denied.
@@ -117,13 +226,14 @@ local function close(c)
   local r = c.r
   if r.writes[1] == nil then return end
   if r.fresh then
-    for _, name in ipairs({'epoch', 'level', 'mark', 'capacity', 'rate'}) do set(r, name, r[name]) end
+    for _, name in ipairs({'epoch', 'level', 'mark', 'capacity', 'rate', 'changes'}) do set(r, name, r[name]) end
     set(r, 'policy', c.policy)
   end
   if r.cost == 0 and c.cost > 0 then set(r, 'cost', c.cost) end
-  if r.fresh or r.variant ~= c.variant or r.revision ~= c.revision then
+  local revision = not r.fresh and tonumber(r.revision) or 0
+  if r.fresh or r.variant ~= c.variant or revision < c.revision then
     set(r, 'variant', c.variant)
-    set(r, 'revision', c.revision)
+    set(r, 'revision', max(revision, c.revision))
     set(r, 'sealed', c.sealed)
   end
   if c.told and ARGV[5] ~= '' then set(r, 'traceparent', ARGV[5]) end
@@ -160,23 +270,27 @@ local function state(reply, c, paid, now)
   reply[n + 8] = round(r)
 end
 
-local now = clock()
-local shards, refused = {}, {-1}
-for i = 1, tonumber(ARGV[2]) do
-  local shard, why, epoch = shard_record(KEYS[i], ARGV[1])
-  shards[i] = shard
-  if not shard then
-    local n = #refused
-    refused[n + 1], refused[n + 2], refused[n + 3] = i, why, epoch
-  end
+-- receipt appends what a give-back must name of c.
+local function receipt(reply, c, now)
+  local n, v = #reply, {0, 0}
+  if c.lease > 0 then v = redis.call('HMGET', c.key, 'session', 'lease') end
+  reply[n + 1], reply[n + 2], reply[n + 3] = c.shard.epoch, tonumber(v[1] or 0), tonumber(v[2] or 0)
+  reply[n + 4], reply[n + 5], reply[n + 6] = c.lease, now, now + tonumber(ARGV[6])
 end
-if #refused > 1 then return refused end
 
+local now = clock()
 local charges, lacks, terminal = {}, false, false
-for i = 1, #KEYS - tonumber(ARGV[2]) do
-  local c = charge_at(i, shards)
+for i = 1, #KEYS - tonumber(ARGV[2]) do charges[i] = charge_at(i) end
+local shards, refused = shards_of(charges, now)
+if refused then return refused end
+for i, c in ipairs(charges) do
+  c.shard = shards[c.position]
+  local e = c.shard.limits[c.field]
+  if e and differs(e, c) and c.revision < e.revision then return {-2, i} end
+end
+for _, c in ipairs(charges) do
+  follow(c, now)
   open(c, now)
-  charges[i] = c
   lacks, terminal = lacks or c.lacks, terminal or c.terminal
 end
 
@@ -194,5 +308,8 @@ for _, c in ipairs(charges) do
 end
 for _, c in ipairs(charges) do -- last, so that an announcement that fails leaves no take half charged
   if c.told then announce('annona:1:demand', c.key, ARGV[5]) end
+end
+if ARGV[6] ~= '0' and not lacks then
+  for _, c in ipairs(charges) do receipt(reply, c, now) end
 end
 return reply

@@ -7,9 +7,9 @@
 --   answered_lapsed (tokens); or a refusal as take's.
 -- A record of an older epoch is not found: its lease is void, and nobody has asked for it since.
 
-local shard, why, epoch = shard_record(KEYS[1], ARGV[1])
-if not shard then return refuse(1, why, epoch) end
 local now = clock()
+local shard, why, epoch = shard_record(KEYS[1], ARGV[1], now)
+if not shard then return refuse(1, why, epoch) end
 local r = load(KEYS[2])
 if r.epoch ~= shard.epoch then return {0, shard.epoch, now} end
 load_lease(KEYS[2], r)

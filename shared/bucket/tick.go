@@ -1,0 +1,185 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/annona-gateway/annona/shared/limit"
+)
+
+// The numbers of PROTOCOL.md E2.
+const (
+	// tickEvery is how often the tick is written. A script trusts the clock for 2 s past it.
+	tickEvery = time.Second
+	// tickLasts is how long after a tick a process must have read the clock to write the next one.
+	tickLasts = limit.Micros(2 * limit.MicrosPerSecond)
+	// tickYoung is how old a tick must be for another process' to be worth a write.
+	tickYoung = limit.Micros(limit.MicrosPerSecond / 2)
+	// readWithin is how long a reading may take to judge anything by it.
+	readWithin = 50 * time.Millisecond
+	// agreeWithin is how far the store's clock and ours may differ over the time between two readings.
+	agreeWithin = 100 * time.Millisecond
+	// lookAgain is how soon a round that judged nothing is repeated.
+	lookAgain = 200 * time.Millisecond
+)
+
+// errSlow: nothing can be said of the clock.
+var errSlow = errors.New("reading the store's clock took longer than 50 ms; nothing was judged")
+
+// ticker is what this process knows of the shards' clocks.
+type ticker struct {
+	sync.Mutex // held for a whole round
+
+	shards map[int]*witness
+}
+
+// witness is what this process knows of one shard's clock.
+type witness struct {
+	// last is the reading that the next one is judged by, nil where there is none: one that a tick vouched for.
+	last *reading
+	// stale is the first of the readings that found the clock out of reach of its tick; nil where the last did not.
+	stale *reading
+}
+
+// reading is one look at a shard's clock. The monotonic time is that of its middle.
+type reading struct {
+	epoch    string
+	now      limit.Micros
+	tick     limit.Micros
+	measured time.Time
+}
+
+// trusted is true where the tick vouches for the reading.
+func (r *reading) trusted() bool { return r.now >= r.tick && r.now-r.tick < tickLasts }
+
+// stepped is how much further than ours the store's clock went between two readings.
+func (r *reading) stepped(since *reading) time.Duration {
+	return time.Duration(r.now-since.now)*time.Microsecond - r.measured.Sub(since.measured)
+}
+
+// Ticks keeps the store's clock vouched for until ctx ends: it writes every shard's tick once a second, and where nobody can
+// it begins a new epoch (PROTOCOL.md E2). Every gateway and every agent runs it; one of a region is enough.
+func (s *Store) Ticks(ctx context.Context, shards func() int) {
+	for {
+		pause := tickEvery
+		if err := s.Tick(ctx, shards()); err != nil {
+			pause = lookAgain
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Tick is one round of Ticks. Its error says that some shard's clock is not vouched for by now.
+func (s *Store) Tick(ctx context.Context, shards int) error {
+	s.ticker.Lock()
+	defer s.ticker.Unlock()
+	ctx, cancel := s.patient(ctx)
+	defer cancel()
+	readings, err := s.readClocks(ctx, shards)
+	if err != nil {
+		return couldNotAsk("tick", err)
+	}
+	var ticks []*call
+	refused := map[int]refusal{}
+	stale := 0
+	for shard, r := range readings {
+		w := s.ticker.shards[shard]
+		if w == nil {
+			w = &witness{}
+			s.ticker.shards[shard] = w
+		}
+		writes, begins, step := w.judge(r)
+		switch {
+		case writes:
+			ticks = append(ticks, &call{
+				shards: []int{shard}, keys: []string{shardKey(shard)}, args: []any{nil, r.epoch, int64(r.now)},
+			})
+		case begins:
+			refused[shard] = refusal{
+				shard: shard, reason: "clock", found: r.epoch, tick: strconv.FormatInt(int64(r.tick), 10), step: step.Microseconds(),
+			}
+		case w.stale != nil:
+			stale++
+		}
+	}
+	err = s.each(ctx, tickScript, ticks, func(_ int, reply []any) error {
+		_, err := status(reply)
+		return err
+	})
+	if len(refused) > 0 {
+		if l, server, problem := s.current(ctx); problem == nil {
+			s.begin(ctx, l, server, refused)
+		}
+	}
+	if err == nil && stale+len(refused) > 0 {
+		err = couldNotAsk("tick", fmt.Errorf("%d shards: %w", stale+len(refused), errClock))
+	}
+	return err
+}
+
+// readClocks reads every shard's clock, in one go. Our own clock is read before and after: what took too long says nothing.
+func (s *Store) readClocks(ctx context.Context, shards int) ([]*reading, error) {
+	if shards < 1 || shards > MaxShards {
+		return nil, fmt.Errorf("%d shards; give 1 to %d", shards, MaxShards)
+	}
+	calls := make([]*call, shards)
+	for shard := range calls {
+		calls[shard] = &call{shards: []int{shard}, keys: []string{shardKey(shard)}, args: make([]any, 1)}
+	}
+	before := time.Now()
+	s.runAll(ctx, clockScript, calls)
+	took := time.Since(before)
+	readings := make([]*reading, shards)
+	for shard, c := range calls {
+		if c.err != nil {
+			return nil, c.err
+		}
+		const values = 4
+		f := fields{c.reply}
+		if len(c.reply) != values || f.integer() != 1 {
+			return nil, errReply
+		}
+		readings[shard] = &reading{
+			now: limit.Micros(f.integer()), tick: limit.Micros(f.integer()), epoch: f.text(), measured: before.Add(took / 2),
+		}
+		if f.values == nil {
+			return nil, errReply
+		}
+	}
+	if took > readWithin {
+		return nil, errSlow
+	}
+	return readings, nil
+}
+
+// judge says what follows of a new reading: that this process may write the tick, or that a new epoch must begin, and by how
+// much the clock was seen to step forth before it.
+func (w *witness) judge(r *reading) (writes, begins bool, step time.Duration) {
+	known := w.last != nil && w.last.epoch == r.epoch
+	if known {
+		step = r.stepped(w.last)
+	}
+	agrees := known && step.Abs() <= agreeWithin && r.now >= r.tick
+	if r.trusted() {
+		w.last, w.stale = r, nil // judged by what comes next
+		return agrees && r.now-r.tick >= tickYoung, false, 0
+	}
+	if agrees {
+		w.stale = nil // the next reading finds the tick that this one writes
+		return true, false, 0
+	}
+	if w.stale == nil || w.stale.epoch != r.epoch || w.stale.tick != r.tick {
+		w.stale = r
+		return false, false, 0
+	}
+	// Whoever could have written the tick has had the time to.
+	return false, r.measured.Sub(w.stale.measured) >= tickEvery, max(0, step)
+}
