@@ -47,6 +47,7 @@ type store interface {
 	Mirror(ctx context.Context) (bucket.Mirror, error)
 	MirrorChanges(ctx context.Context, f func()) error
 	Register(ctx context.Context, g bucket.Gateway) error
+	Gateways(ctx context.Context) ([]bucket.Gateway, error)
 	Ping(ctx context.Context) error
 	Close() error
 }

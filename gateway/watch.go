@@ -73,6 +73,7 @@ func (g *Gateway) watch(ctx context.Context, changed <-chan struct{}) {
 	for {
 		g.refresh(ctx)
 		g.register(ctx)
+		g.countGateways(ctx)
 		select {
 		case <-ctx.Done():
 			return

@@ -47,10 +47,13 @@ type Admitter struct {
 	roundTrip atomic.Int64 // to the allocator, as the agent measured it, in ns
 	waiters   waiters
 	allocator allocator
+	local     *local
 }
 
 // New returns an Admitter that refuses everything until it is given a snapshot.
-func New(taker Taker, options Options) *Admitter { return &Admitter{taker: taker, options: options} }
+func New(taker Taker, options Options) *Admitter {
+	return &Admitter{taker: newBreaker(taker, options.Telemetry.Log), options: options, local: newLocal()}
+}
 
 // Use makes s decide about every request from now on.
 func (a *Admitter) Use(s *Snapshot) { a.snapshot.Store(s) }
@@ -180,11 +183,17 @@ func (a *Admitter) denied(ctx context.Context, s *Snapshot, claims []*claim) Dec
 	return d
 }
 
-// couldNotAsk lets the policies' failure modes decide. All must be open for the request to pass, for a policy that is closed
-// promised that nothing passes unasked. (Local answers as closed until gateways are counted.)
+// couldNotAsk lets the policies' failure modes decide. A policy that is closed promised that nothing passes unasked, so one of
+// them refuses the request; else those that are local decide, and those that are open let it pass.
 func (a *Admitter) couldNotAsk(ctx context.Context, s *Snapshot, claims []*claim, cause error) Decision {
+	if ctx.Err() == nil && !errors.Is(cause, errUnserved) {
+		if d, ok := a.decideLocally(ctx, s, claims); ok {
+			return d
+		}
+	}
 	d := Decision{Answer: Admitted, Degraded: DegradedRedis}
 	for _, c := range claims {
+		// What nobody knows this region's part of, nobody can decide locally.
 		if c.policy.OnRedis != policy.Open || ctx.Err() != nil {
 			d = Decision{Answer: Refused, Cause: cause}
 		}

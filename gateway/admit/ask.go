@@ -140,6 +140,7 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 		}
 	}
 	a.allocator.heard(claims)
+	a.local.answered(claims)
 	return verdict.Outcome, nil
 }
 

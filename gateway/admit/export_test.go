@@ -10,3 +10,10 @@ func (a *Admitter) Waiting() (requests, keys int) {
 	}
 	return int(a.waiters.total.Load()), keys
 }
+
+// LocalKeys counts the keys that decide locally.
+func (a *Admitter) LocalKeys() int {
+	a.local.mu.Lock()
+	defer a.local.mu.Unlock()
+	return a.local.mu.parts.Len()
+}
