@@ -48,11 +48,12 @@ type Admitter struct {
 	waiters   waiters
 	allocator allocator
 	local     *local
+	memory    *memory
 }
 
 // New returns an Admitter that refuses everything until it is given a snapshot.
 func New(taker Taker, options Options) *Admitter {
-	return &Admitter{taker: newBreaker(taker, options.Telemetry.Log), options: options, local: newLocal()}
+	return &Admitter{taker: newBreaker(taker, options.Telemetry.Log), options: options, local: newLocal(), memory: newMemory()}
 }
 
 // Use makes s decide about every request from now on.
@@ -64,8 +65,11 @@ func (a *Admitter) Snapshot() *Snapshot { return a.snapshot.Load() }
 // SetRoundTrip tells how long the way to the allocator and back is; it sizes the default wait for a lease.
 func (a *Admitter) SetRoundTrip(d time.Duration) { a.roundTrip.Store(int64(d)) }
 
-// Filled wakes the requests that wait for the bucket that was just filled.
-func (a *Admitter) Filled(fill bucket.Announcement) { a.waiters.filled(fill.Key) }
+// Filled wakes the requests that wait for the bucket that was just filled; denials of before hold no longer.
+func (a *Admitter) Filled(fill bucket.Announcement) {
+	a.waiters.filled(fill.Key)
+	a.memory.filled(fill.Key)
+}
 
 // Decide answers r. The only error is policy.ErrMissing: a policy needs an identity that r lacks.
 func (a *Admitter) Decide(ctx context.Context, r *policy.Request) (Decision, error) {
@@ -107,6 +111,9 @@ func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim) De
 			return a.couldNotAsk(ctx, s, claims, fmt.Errorf("%w: policy %s: %s", errUnserved, c.policy.Name, s.why))
 		}
 	}
+	if a.memory.recall(s, claims) {
+		return a.denied(ctx, s, claims)
+	}
 	asking, waited := claims, false
 	for len(asking) > 0 {
 		outcome, waitedNow, err := a.ask(ctx, asking, !waited)
@@ -121,6 +128,7 @@ func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim) De
 		a.allocator.ended(asking, waited, s.ttl)
 		rest := without(asking, func(c *claim) bool { return c.open(waited, s.ttl) })
 		if rest == nil {
+			a.memory.remember(s, asking, a.waiters.fills)
 			return a.denied(ctx, s, claims)
 		}
 		asking = rest

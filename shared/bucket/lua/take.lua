@@ -1,14 +1,15 @@
 -- take charges every charge or none.
 -- KEYS: the shards' records (ARGV[2] of them), then one bucket record a charge.
--- ARGV: server id, shards, may wait (0 or 1), wait for (µs), traceparent, then 11 a charge: position of its shard in KEYS,
+-- ARGV: server id, shards, may wait (0 or 1), wait for (µs), traceparent, then 12 a charge: position of its shard in KEYS,
 --   policy, variant, revision, leased (0 or 1), capacity and rate of the own part (tokens, µt/s), capacity of the pool
---   (tokens), cost (tokens), sealed identity, round in which the request already waits here (0: it does not).
+--   (tokens), cost (tokens), sealed identity, round in which the request already waits here (0: it does not), cost denied from memory
+--   since the last take (tokens).
 -- Reply: {outcome (1 admitted, 2 denied, 3 wait), then 8 a charge: lacking (0 or 1), level (µt), left (tokens), pool level as
 --   last heard (tokens), its age, time until the cost may fit, age of the allocator's last answer (µs; ages -1: never),
 --   round}
 --   or {-1, position of a shard in KEYS, why, its epoch, ...}: nothing happened, a new epoch must begin.
 
-local PER_CHARGE = 11
+local PER_CHARGE = 12
 local TELL_EVERY = 50000 -- µs between two announcements of one bucket
 
 -- charge_at reads charge i and its arguments.
@@ -18,7 +19,7 @@ local function charge_at(i, shards)
     key = KEYS[tonumber(ARGV[2]) + i], shard = shards[tonumber(ARGV[a + 1])], policy = ARGV[a + 2], variant = ARGV[a + 3],
     revision = ARGV[a + 4], leased = ARGV[a + 5] == '1', capacity = tonumber(ARGV[a + 6]), rate = tonumber(ARGV[a + 7]),
     pool = tonumber(ARGV[a + 8]), cost = tonumber(ARGV[a + 9]), sealed = ARGV[a + 10],
-    waits = tonumber(ARGV[a + 11]),
+    waits = tonumber(ARGV[a + 11]), denied = tonumber(ARGV[a + 12]),
     -- What open and the others find out about it.
     r = false, level = 0, mark = 0, lease = 0, lacks = false, hopeless = false, terminal = false, told = false,
   }
@@ -65,6 +66,7 @@ local function open(c, now)
   if r.epoch ~= c.shard.epoch then begin(r, c, now) end
   retune(r, c, now)
   lapse(r, now)
+  if c.leased and c.denied > 0 then set(r, 'denied', r.denied + c.denied) end
   local level, took = refill(r.level, now - r.mark, c.capacity * MICRO, c.rate)
   c.r, c.level, c.mark = r, level, r.mark + took
   local lease = max(0, c.cost - floor(max(level, 0) / MICRO)) -- whole tokens beyond the own part's, rounded up
