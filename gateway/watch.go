@@ -74,6 +74,7 @@ func (g *Gateway) watch(ctx context.Context, changed <-chan struct{}) {
 		g.refresh(ctx)
 		g.register(ctx)
 		g.countGateways(ctx)
+		g.checkers.reload(ctx)
 		select {
 		case <-ctx.Done():
 			return

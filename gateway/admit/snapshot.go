@@ -115,6 +115,7 @@ type claim struct {
 	asked  bool         // state is that of the last take
 	state  bucket.State // after the last take that had this claim
 	passed bool         // the policy is open and was left out
+	shadow bool         // the policy is only looked at
 
 	askedAt, answeredAt time.Time // when the last take was sent, and when its answer was here
 	fills               uint64    // of the key's slot of waiters, when it was sent
