@@ -195,7 +195,7 @@ func (a *Admitter) denied(ctx context.Context, s *Snapshot, claims []*claim) Dec
 // them refuses the request; else those that are local decide, and those that are open let it pass.
 func (a *Admitter) couldNotAsk(ctx context.Context, s *Snapshot, claims []*claim, cause error) Decision {
 	if ctx.Err() == nil && !errors.Is(cause, errUnserved) {
-		if d, ok := a.decideLocally(ctx, s, claims); ok {
+		if d, ok := a.decideLocally(ctx, s, claims, cause); ok {
 			return d
 		}
 	}

@@ -178,6 +178,12 @@ func answered(err error) bool {
 	return errors.As(err, &reply)
 }
 
+// unsent tells whether a take that failed surely charged nothing, for there was no connection to send it on.
+func unsent(err error) bool {
+	network, ok := errors.AsType[*net.OpError](err)
+	return errors.Is(err, errOpen) || (ok && network.Op == "dial")
+}
+
 // silent tells whether a take ended because there was no connection or no answer.
 func silent(err error) bool {
 	var network net.Error

@@ -157,8 +157,9 @@ func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
 }
 
 // decideLocally answers for claims whose store cannot be asked, where no policy among them is closed: the local ones decide,
-// the open ones let pass. It is false where one of them can only answer as closed.
-func (a *Admitter) decideLocally(ctx context.Context, s *Snapshot, claims []*claim) (Decision, bool) {
+// the open ones let pass. It is false where one of them can only answer as closed, and where it would deny after a take of
+// which nobody knows whether it charged: what is denied costs nothing (PROTOCOL.md E5).
+func (a *Admitter) decideLocally(ctx context.Context, s *Snapshot, claims []*claim, cause error) (Decision, bool) {
 	asking := make([]*claim, 0, len(claims))
 	for _, c := range claims {
 		c.asked, c.passed = false, c.policy.OnRedis == policy.Open
@@ -171,6 +172,9 @@ func (a *Admitter) decideLocally(ctx context.Context, s *Snapshot, claims []*cla
 	}
 	d := Decision{Answer: Admitted, Degraded: DegradedRedis}
 	if len(asking) > 0 && !a.local.take(asking) {
+		if !unsent(cause) {
+			return Decision{}, false
+		}
 		d.Answer = Denied
 	}
 	for _, c := range claims {

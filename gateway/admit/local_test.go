@@ -1,6 +1,7 @@
 package admit_test
 
 import (
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -164,6 +165,25 @@ func TestLocalWithOtherModes(t *testing.T) {
 		}
 	})
 }
+
+// A take that may have charged is refused where this gateway's part lacks, never denied; what the part holds it admits.
+func TestE5_LocalDeniesNothingThatMayHaveBeenCharged(t *testing.T) {
+	unknown := func(int, bucket.Request) (bucket.Verdict, error) { return bucket.Verdict{}, errUnknown }
+	b := newBench(t, unknown, rule("p", "region", "{redis: local}", ""))
+	synctest.Test(t, func(t *testing.T) {
+		b.SetGateways(1)
+		if d := b.decide(t.Context(), t); d.Answer != admit.Refused {
+			t.Errorf("empty: %v, want refused", d.Answer)
+		}
+		pass(time.Second)
+		if got := b.admits(t, 20); got != 10 {
+			t.Errorf("%d admitted after a second, want 10", got)
+		}
+	})
+}
+
+// errUnknown is a take that may have charged.
+var errUnknown = fmt.Errorf("%w: the connection broke", bucket.ErrCouldNotAsk)
 
 // Changed numbers add no token, in an outage neither.
 func TestA2_LocalPartsThatGrowGainRoomOnly(t *testing.T) {
