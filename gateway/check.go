@@ -152,7 +152,8 @@ func (g *Gateway) usage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// queryOf turns a body into the same question that a proxied request would be.
+// queryOf turns a body into the same question that a proxied request would be. (Host, headers and claims are read, so that
+// callers need not change for later versions; but for the host's route, no policy of this version can match them.)
 func (g *Gateway) queryOf(body CheckRequest) (admit.Query, error) {
 	q := admit.Query{Policy: body.Policy, Peek: body.Peek}
 	if body.Cost != nil {
