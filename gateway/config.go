@@ -42,15 +42,16 @@ type Config struct {
 	Enforcement string `yaml:"enforcement"`
 	AccessLog   string `yaml:"access_log"`
 	// Policies is a policy document for a cold start: what the region's Redis holds wins.
-	Policies  string           `yaml:"policies"`
+	Policies string `yaml:"policies"`
+	// Check says who may ask /v1/check and /v1/usage on the admin port.
+	Check     CheckConfig      `yaml:"check"`
 	Telemetry telemetry.Config `yaml:"telemetry"`
 
 	// ClientAddress says whose word on a client's address counts.
 	ClientAddress identity.AddressConfig `yaml:"client_address"`
 
 	// Known settings of later versions. They are refused: one that is silently ignored would be a false promise.
-	TLS   map[string]any `yaml:"tls"`
-	Check map[string]any `yaml:"check"`
+	TLS map[string]any `yaml:"tls"`
 
 	// Keys replaces the file of API keys, Secret the hash secret file.
 	Keys   identity.Lookup `yaml:"-"`
@@ -100,7 +101,7 @@ func (c Config) Validate() error {
 	if c.RetryJitter < 0 || c.RetryJitter > 1 {
 		wrong("retry_jitter: give 0%% to 100%%")
 	}
-	for name, section := range map[string]map[string]any{"tls": c.TLS, "check": c.Check} {
+	for name, section := range map[string]map[string]any{"tls": c.TLS} {
 		if section != nil {
 			wrong("%s is not supported by this version yet; remove it", name)
 		}

@@ -49,6 +49,7 @@ type store interface {
 	MirrorChanges(ctx context.Context, f func()) error
 	Register(ctx context.Context, g bucket.Gateway) error
 	Ticks(ctx context.Context, shards func() int)
+	Gateways(ctx context.Context) ([]bucket.Gateway, error)
 	Ping(ctx context.Context) error
 	Warnings() []string
 	Close() error
@@ -67,6 +68,7 @@ type Gateway struct {
 	admitter  *admit.Admitter
 	secret    *limit.Secret
 	fields    fields
+	checkers  *checkers
 	id        string // names this process among the region's gateways
 
 	listener, adminListener net.Listener
@@ -120,6 +122,9 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 	}
 	if g.proxy, err = proxy.New(cfg.Routes, tel.Log); err != nil {
 		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
+	}
+	if g.checkers, err = openCheckers(cfg.Check, tel); err != nil {
+		return nil, err
 	}
 	if err = g.coldStart(ctx); err != nil {
 		return nil, err
@@ -243,7 +248,7 @@ func (g *Gateway) bind(ctx context.Context) error {
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 	}
 	g.adminServer = &http.Server{
-		Handler: g.telemetry.Handler(g.Ready), ErrorLog: log,
+		Handler: g.withCheck(g.telemetry.Handler(g.Ready)), ErrorLog: log,
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ReadTimeout: headerTimeout, WriteTimeout: headerTimeout,
 	}

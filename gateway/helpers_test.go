@@ -64,6 +64,12 @@ func (f *fakeStore) Register(_ context.Context, g bucket.Gateway) error {
 	return f.ping
 }
 
+func (f *fakeStore) Gateways(context.Context) ([]bucket.Gateway, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.registered[max(0, len(f.registered)-1):], f.ping
+}
+
 func (f *fakeStore) Ping(context.Context) error { return f.ping }
 func (f *fakeStore) Warnings() []string         { return f.warnings }
 func (f *fakeStore) Close() error               { return nil }

@@ -73,6 +73,8 @@ func (g *Gateway) watch(ctx context.Context, changed <-chan struct{}) {
 	for {
 		g.refresh(ctx)
 		g.register(ctx)
+		g.countGateways(ctx)
+		g.checkers.reload(ctx)
 		select {
 		case <-ctx.Done():
 			return

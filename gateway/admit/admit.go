@@ -47,10 +47,14 @@ type Admitter struct {
 	roundTrip atomic.Int64 // to the allocator, as the agent measured it, in ns
 	waiters   waiters
 	allocator allocator
+	local     *local
+	memory    *memory
 }
 
 // New returns an Admitter that refuses everything until it is given a snapshot.
-func New(taker Taker, options Options) *Admitter { return &Admitter{taker: taker, options: options} }
+func New(taker Taker, options Options) *Admitter {
+	return &Admitter{taker: newBreaker(taker, options.Telemetry.Log), options: options, local: newLocal(), memory: newMemory()}
+}
 
 // Use makes s decide about every request from now on.
 func (a *Admitter) Use(s *Snapshot) { a.snapshot.Store(s) }
@@ -61,8 +65,11 @@ func (a *Admitter) Snapshot() *Snapshot { return a.snapshot.Load() }
 // SetRoundTrip tells how long the way to the allocator and back is; it sizes the default wait for a lease.
 func (a *Admitter) SetRoundTrip(d time.Duration) { a.roundTrip.Store(int64(d)) }
 
-// Filled wakes the requests that wait for the bucket that was just filled.
-func (a *Admitter) Filled(fill bucket.Announcement) { a.waiters.filled(fill.Key) }
+// Filled wakes the requests that wait for the bucket that was just filled; denials of before hold no longer.
+func (a *Admitter) Filled(fill bucket.Announcement) {
+	a.waiters.filled(fill.Key)
+	a.memory.filled(fill.Key)
+}
 
 // Decide answers r; where r does not say in which region and when it came, here and now. The errors are policy.ErrMissing, a
 // policy needs an identity that r lacks, and policy.ErrCost, a trusted peer says a cost that can be none.
@@ -112,6 +119,9 @@ func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim) De
 			return a.couldNotAsk(ctx, s, claims, fmt.Errorf("%w: policy %s: %s", errUnserved, c.policy.Name, s.why))
 		}
 	}
+	if a.memory.recall(s, claims) {
+		return a.denied(ctx, s, claims)
+	}
 	asking, waited := claims, false
 	for len(asking) > 0 {
 		outcome, waitedNow, err := a.ask(ctx, asking, !waited)
@@ -126,6 +136,7 @@ func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim) De
 		a.allocator.ended(asking, waited, s.ttl)
 		rest := without(asking, func(c *claim) bool { return c.open(waited, s.ttl) })
 		if rest == nil {
+			a.memory.remember(s, asking, a.waiters.fills)
 			return a.denied(ctx, s, claims)
 		}
 		asking = rest
@@ -188,11 +199,17 @@ func (a *Admitter) denied(ctx context.Context, s *Snapshot, claims []*claim) Dec
 	return d
 }
 
-// couldNotAsk lets the policies' failure modes decide. All must be open for the request to pass, for a policy that is closed
-// promised that nothing passes unasked. (Local answers as closed until gateways are counted.)
+// couldNotAsk lets the policies' failure modes decide. A policy that is closed promised that nothing passes unasked, so one of
+// them refuses the request; else those that are local decide, and those that are open let it pass.
 func (a *Admitter) couldNotAsk(ctx context.Context, s *Snapshot, claims []*claim, cause error) Decision {
+	if ctx.Err() == nil && !errors.Is(cause, errUnserved) {
+		if d, ok := a.decideLocally(ctx, s, claims, cause); ok {
+			return d
+		}
+	}
 	d := Decision{Answer: Admitted, Degraded: DegradedRedis}
 	for _, c := range claims {
+		// What nobody knows this region's part of, nobody can decide locally.
 		if c.policy.OnRedis != policy.Open || ctx.Err() != nil {
 			d = Decision{Answer: Refused, Cause: cause}
 		}

@@ -3,6 +3,7 @@ package admit_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -11,7 +12,8 @@ import (
 	"github.com/annona-gateway/annona/shared/policy"
 )
 
-var errGone = fmt.Errorf("%w: connection refused", bucket.ErrCouldNotAsk)
+// errGone is a take that was never sent.
+var errGone = fmt.Errorf("%w: %w", bucket.ErrCouldNotAsk, &net.OpError{Op: "dial", Err: errors.New("connection refused")})
 
 func always(outcome bucket.Outcome, lacking ...string) func(int, bucket.Request) (bucket.Verdict, error) {
 	return func(_ int, r bucket.Request) (bucket.Verdict, error) { return verdict(outcome, r, 0, lacking...), nil }

@@ -113,6 +113,7 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 	}
 	for i, c := range claims {
 		request.Charges[i] = c.charge
+		c.fills = a.waiters.fills(c.charge.Key)
 	}
 	start := time.Now()
 	verdict, err := a.taker.Take(ctx, request)
@@ -132,14 +133,17 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 		return 0, err
 	}
 	span.SetAttributes(attribute.Int("outcome", int(verdict.Outcome)))
+	now := time.Now()
 	for i, c := range claims {
 		c.state, c.asked = verdict.States[i], true
-		c.charge.Waits = 0
+		c.askedAt, c.answeredAt = start, now
+		c.charge.Waits, c.charge.Denied = 0, 0
 		if verdict.Outcome == bucket.Wait && c.state.Lacking && c.charge.Leased {
 			c.charge.Waits = c.state.Round
 		}
 	}
 	a.allocator.heard(claims)
+	a.local.answered(claims)
 	return verdict.Outcome, nil
 }
 

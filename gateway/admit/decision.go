@@ -72,11 +72,11 @@ const refusedReset limit.Micros = limit.MicrosPerSecond
 func (c *claim) report(answer Answer) Report {
 	r := Report{Policy: c.policy, Variant: c.charge.Variant, Limit: c.parts.whole}
 	if !c.asked {
-		// Nothing is known: while refused nothing can be spent, while open nothing is held back.
-		if answer == Admitted {
-			r.Remaining = r.Limit.Capacity
-		} else {
+		// Nothing is known: while refused nothing can be spent, while open, or where others denied, nothing is held back here.
+		if answer == Refused {
 			r.Reset = refusedReset
+		} else {
+			r.Remaining = r.Limit.Capacity
 		}
 		return r
 	}

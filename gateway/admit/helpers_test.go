@@ -113,6 +113,9 @@ func (b *bench) decide(ctx context.Context, t *testing.T) admit.Decision {
 	return d
 }
 
+// pass lets time pass, in a bubble of synctest.
+func pass(d time.Duration) { <-time.After(d) }
+
 // metrics is what an operator would scrape.
 func (b *bench) metrics() string {
 	w := httptest.NewRecorder()

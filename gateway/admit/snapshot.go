@@ -124,20 +124,25 @@ type claim struct {
 	asked  bool         // state is that of the last take
 	state  bucket.State // after the last take that had this claim
 	passed bool         // the policy is open and was left out
+	shadow bool         // the policy is only looked at
+
+	askedAt, answeredAt time.Time // when the last take was sent, and when its answer was here
+	fills               uint64    // of the key's slot of waiters, when it was sent
 }
 
 func (s *Snapshot) claim(m policy.Matched) claim {
 	key := s.secret.Key(m.Fields...)
 	v := s.parts[m.Policy][m.Variant]
 	return claim{policy: m.Policy, parts: v, charge: bucket.Charge{
-		Ref:      bucket.Ref{Shard: key.Shard(s.shards), Key: key},
-		Policy:   m.Policy.Name,
-		Variant:  m.Variant,
-		Revision: s.document.Revision,
-		Leased:   m.Policy.Scope == policy.Global,
-		Part:     v.own,
-		Pool:     v.pool,
-		Cost:     m.Cost,
-		Sealed:   s.secret.Seal(m.Display),
+		Ref:         bucket.Ref{Shard: key.Shard(s.shards), Key: key},
+		Policy:      m.Policy.Name,
+		Variant:     m.Variant,
+		Revision:    s.document.Revision,
+		Leased:      m.Policy.Scope == policy.Global,
+		Part:        v.own,
+		Pool:        v.pool,
+		Cost:        m.Cost,
+		Sealed:      s.secret.Seal(m.Display),
+		OnLossEmpty: m.Policy.OnLoss == policy.LossEmpty,
 	}}
 }

@@ -54,6 +54,9 @@ func (w *waiters) slot(key limit.Key) *slot {
 // full tells whether another request may not wait.
 func (w *waiters) full() bool { return w.total.Load() >= MaxWaiters }
 
+// fills is how many fills key's slot has had.
+func (w *waiters) fills(key limit.Key) uint64 { return w.slot(key).fills.Load() }
+
 // seen is what fills were known before a take.
 func (w *waiters) seen(keys []limit.Key) []uint64 {
 	counts := make([]uint64, len(keys))

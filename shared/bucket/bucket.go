@@ -58,6 +58,8 @@ type Charge struct {
 	// Waits is the State.Round of the take by which this request already waits here, 0 where it does not: as long as no fill
 	// has ended that round, taking again is the same wait and not another.
 	Waits limit.Micros
+	// Denied is the cost that was denied here from memory since the last take; it counts as unmet demand. Only where Leased.
+	Denied limit.Tokens
 }
 
 // Request is one take: all charges or none.

@@ -47,14 +47,14 @@ func takeCall(r Request) *call {
 	for _, shard := range shards {
 		keys = append(keys, shardKey(shard))
 	}
-	args := make([]any, 0, 6+12*len(r.Charges))
+	args := make([]any, 0, 6+13*len(r.Charges))
 	args = append(args, nil, len(shards), bit(r.MayWait), r.WaitFor.Microseconds(), cleanTraceparent(r.Traceparent),
 		r.GiveBackFor.Microseconds())
 	for _, c := range r.Charges {
 		keys = append(keys, recordKey(c.Ref))
 		args = append(args, slices.Index(shards, c.Shard)+1, c.Policy, c.Variant, c.Revision, bit(c.Leased),
 			int64(c.Part.Capacity), int64(c.Part.Rate), int64(c.Pool.Capacity), int64(c.Cost), c.Sealed, int64(c.Waits),
-			bit(c.OnLossEmpty))
+			bit(c.OnLossEmpty), int64(c.Denied))
 	}
 	return &call{shards: shards, keys: keys, args: args}
 }
@@ -165,6 +165,8 @@ func (c Charge) check() error {
 		return fmt.Errorf("revision %d is too large", c.Revision)
 	case c.Waits < 0 || c.Waits > maxNumber:
 		return fmt.Errorf("round %d is none that a take returned", c.Waits)
+	case c.Denied < 0 || c.Denied > limit.MaxTokens:
+		return fmt.Errorf("cost %d denied from memory; give 0 to %d", c.Denied, limit.MaxTokens)
 	case c.Cost < 0 || c.Cost > limit.MaxTokens:
 		return fmt.Errorf("cost %d; give 0 to %d", c.Cost, limit.MaxTokens)
 	}

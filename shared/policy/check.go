@@ -36,8 +36,8 @@ func Check(d *Document, o CheckOptions) Problems {
 	}
 	for _, p := range d.Policies {
 		if p.OnRedis == Local {
-			say(p, "", SeverityNote, faultf("choose closed or open to say so",
-				"policy %s: on_failure.redis local answers as closed in this version", p.Name))
+			say(p, "", SeverityNote, faultf("choose closed to admit nothing then",
+				"policy %s: while Redis is out each gateway admits from its own part of what the region keeps, at most that much beyond the limit", p.Name))
 		}
 		say(p, "", SeverityWarning, o.unknownRegion(p))
 		for i := range p.Overrides {

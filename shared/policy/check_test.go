@@ -130,7 +130,7 @@ func TestCheckNotesOutages(t *testing.T) {
 	}
 	open := strings.Replace(policyWith("owner: x"), "on_failure: closed", "on_failure: {redis: local, allocator: open}", 1)
 	got := said(t, open, o)
-	for _, part := range []string{"answers as closed in this version", "and then admits what is beyond it"} {
+	for _, part := range []string{"each gateway admits from its own part", "and then admits what is beyond it"} {
 		if !strings.Contains(got, part) {
 			t.Errorf("Check says %q, want %q", got, part)
 		}

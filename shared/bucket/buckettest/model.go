@@ -152,6 +152,10 @@ func (m *Model) open(now limit.Micros, c bucket.Charge) *line {
 	l.retune(now, m)
 	r := l.r
 	l.changed = r.lapse(now) || l.changed
+	if c.Leased && c.Denied > 0 {
+		r.view.Denied += c.Denied
+		l.changed = true
+	}
 	level, took := c.Part.Refill(r.level, now-r.mark)
 	l.level, l.mark = level, r.mark+took
 	l.lease = max(0, c.Cost-max(0, level).Whole())

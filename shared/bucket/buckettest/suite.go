@@ -52,6 +52,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		"C3: the same answer twice changes nothing":                   (*fixture).sameAnswer,
 		"C4: nothing else is asked before the deadline":               (*fixture).deadline,
 		"C5: demand is counted once, and only where it is dry":        (*fixture).demandOnce,
+		"C5: what was denied from memory is demand":                   (*fixture).deniedFromMemory,
 		"waiting: no more than could come":                            (*fixture).waitersBound,
 		"returning gives back at most what is left":                   (*fixture).returning,
 		"a new session gives up the lease":                            (*fixture).newSession,

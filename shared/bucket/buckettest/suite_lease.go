@@ -154,6 +154,20 @@ func (f *fixture) demandOnce() {
 	equal(f, "waiting after its time", f.view(c.Ref).Waiting, 0)
 }
 
+// deniedFromMemory: a gateway that denied without asking tells so with its next take, whatever comes of that.
+func (f *fixture) deniedFromMemory() {
+	c := f.global(10)
+	f.lease(c, 2)
+	before := f.view(c.Ref).Denied
+	c.Denied = 7
+	equal(f, "outcome", f.take(c).Outcome, bucket.Admitted)
+	equal(f, "denied", f.view(c.Ref).Denied, before+7)
+	c.Denied = 0
+	equal(f, "outcome", f.take(c).Outcome, bucket.Admitted)
+	equal(f, "outcome without tokens", f.take(c).Outcome, bucket.Denied)
+	equal(f, "denied", f.view(c.Ref).Denied, before+8)
+}
+
 func (f *fixture) waitersBound() {
 	c := f.global(3)
 	for range 3 {

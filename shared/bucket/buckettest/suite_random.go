@@ -146,6 +146,7 @@ func (p *pair) takeBoth() {
 	first, count := rapid.IntRange(0, 3).Draw(p.t, "bucket"), rapid.IntRange(1, 3).Draw(p.t, "charges")
 	for i := range count {
 		c := p.charge((first + i) % len(p.refs))
+		c.Denied = rapid.SampledFrom([]limit.Tokens{0, 0, 3}).Draw(p.t, "denied from memory")
 		c.Waits = rapid.SampledFrom([]limit.Micros{0, 1, p.rounds[c.Ref]}).Draw(p.t, "waits since")
 		q.Charges = append(q.Charges, c)
 	}

@@ -1,9 +1,10 @@
 -- take charges every charge or none.
 -- KEYS: the shards' records (ARGV[2] of them), then one bucket record a charge.
 -- ARGV: server id, shards, may wait (0 or 1), wait for (µs), traceparent, for how long the caller may give back (µs; 0: not at
---   all), then 12 a charge: position of its shard in KEYS, policy, variant, revision, leased (0 or 1), capacity and rate of
+--   all), then 13 a charge: position of its shard in KEYS, policy, variant, revision, leased (0 or 1), capacity and rate of
 --   the own part (tokens, µt/s), capacity of the pool (tokens), cost (tokens), sealed identity, round in which the request
---   already waits here (0: it does not), an unknown bucket of scope region starts empty (0 or 1).
+--   already waits here (0: it does not), an unknown bucket of scope region starts empty (0 or 1), cost denied from memory since
+--   the last take (tokens).
 -- Reply: {outcome (1 admitted, 2 denied, 3 wait), then 8 a charge: lacking (0 or 1), level (µt), left (tokens), pool level as
 --   last heard (tokens), its age, time until the cost may fit, age of the allocator's last answer (µs; ages -1: never),
 --   round}; where it was admitted and may give back, then 6 a charge: epoch, session, lease, tokens of it, instant of the
@@ -11,7 +12,7 @@
 --   or {-1, position of a shard in KEYS, why, its epoch, ...}: nothing happened, these stand in the way;
 --   or {-2, charge}: nothing happened, its revision is older than the one that brought the numbers in force.
 
-local PER_CHARGE = 12
+local PER_CHARGE = 13
 local TELL_EVERY = 50000 -- µs between two announcements of one bucket
 
 -- charge_at reads charge i and its arguments.
@@ -21,7 +22,7 @@ local function charge_at(i)
     key = KEYS[tonumber(ARGV[2]) + i], position = tonumber(ARGV[a + 1]), policy = ARGV[a + 2], variant = ARGV[a + 3],
     revision = tonumber(ARGV[a + 4]), leased = ARGV[a + 5] == '1', capacity = tonumber(ARGV[a + 6]),
     rate = tonumber(ARGV[a + 7]), pool = tonumber(ARGV[a + 8]), cost = tonumber(ARGV[a + 9]), sealed = ARGV[a + 10],
-    waits = tonumber(ARGV[a + 11]), empty = ARGV[a + 12] == '1', field = limit_field(ARGV[a + 2], ARGV[a + 3]),
+    waits = tonumber(ARGV[a + 11]), empty = ARGV[a + 12] == '1', denied = tonumber(ARGV[a + 13]), field = limit_field(ARGV[a + 2], ARGV[a + 3]),
     -- What open and the others find out about it.
     shard = false, limit = false, r = false, level = 0, mark = 0, lease = 0, lacks = false, hopeless = false,
     terminal = false, told = false,
@@ -153,6 +154,7 @@ local function open(c, now)
   if r.epoch ~= c.shard.epoch then begin(r, c, now) end
   retune(r, c, now)
   lapse(r, now)
+  if c.leased and c.denied > 0 then set(r, 'denied', r.denied + c.denied) end
   local level, took = refill(r.level, now - r.mark, c.capacity * MICRO, c.rate)
   c.r, c.level, c.mark = r, level, r.mark + took
   local lease = max(0, c.cost - floor(max(level, 0) / MICRO)) -- whole tokens beyond the own part's, rounded up
