@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ func TestParseIsQuickOnAnything(t *testing.T) {
 		"tags":                    strings.Repeat("!a ", half),
 		"deeper and deeper":       deeper(1_200),
 		"as many policies as fit": "schema: 1\npolicies:\n" + strings.Repeat("- a: 1\n", half/3),
+		"cost rules nearly alike": nearlyAlike(),
+		"overrides nearly alike":  strings.Replace(crowdOf("overrides: [", "{key: {user: a@}, rate: 1/s}, ", 95), "schema: 1", "schema: 2", 1),
+		"exemptions nearly alike": "schema: 2\nexempt: [" + counting("{user: a@, tier: b, ip: 10.0.0.0/8}, ", 256) + "]\npolicies: []\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			start := time.Now()
@@ -37,6 +41,31 @@ func TestParseIsQuickOnAnything(t *testing.T) {
 			}
 		})
 	}
+}
+
+// counting repeats text, with a number for each @.
+func counting(text string, n int) string {
+	var all strings.Builder
+	for i := range n {
+		all.WriteString(strings.ReplaceAll(text, "@", strconv.Itoa(i)))
+	}
+	return all.String()
+}
+
+// crowdOf is as many policies as fit with a list of n entries each.
+func crowdOf(field, entry string, n int) string {
+	list := field + counting(entry, n) + "]"
+	source := "schema: 1\npolicies:\n"
+	for i := 0; len(source) < MaxSource-len(list)-200; i++ {
+		source += "- {name: p" + strconv.Itoa(i) + ", key: [user], algorithm: token_bucket, rate: 1000/s, scope: region, on_failure: open, " + list + "}\n"
+	}
+	return source
+}
+
+// nearlyAlike are cost rules of which none includes another, which shows only at the last of their paths.
+func nearlyAlike() string {
+	rule := "{paths: [" + strings.ReplaceAll(counting("/@, ", 98), "@", "") + "/x@], cost: 2}, "
+	return strings.ReplaceAll(strings.Replace(crowdOf("cost: {rules: [", rule, 90), "schema: 1", "schema: 2", 1), "]}\n", "]}}\n")
 }
 
 // deeper nests mappings by indentation.

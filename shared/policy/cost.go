@@ -177,8 +177,12 @@ func (r *reader) costRules(p draft, n *node) {
 
 // idleRule warns of a rule that no request of the policy can reach.
 func (r *reader) idleRule(p draft, n *node, rule *CostRule) {
+	// Long lists are not compared with each other: what a mistake looks like is short, and this is only a warning.
+	const most = 16
 	for i := range p.Cost.Rules {
-		if earlier := &p.Cost.Rules[i]; covered(rule.Methods, earlier.Methods, equal) && covered(rule.Paths, earlier.Paths, pathCovers) {
+		earlier := &p.Cost.Rules[i]
+		if len(rule.Paths)+len(rule.Methods) <= most && covered(rule.Methods, earlier.Methods, equal) &&
+			covered(rule.Paths, earlier.Paths, pathCovers) {
 			r.warn(n, faultf("remove it, or put it before that one", "the cost rule never applies: rules[%d] matches the same requests and comes first", i))
 			return
 		}

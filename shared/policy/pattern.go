@@ -54,7 +54,7 @@ func (a *asked) has(p *Policy) bool {
 		}
 	}
 	for i := range p.Claims {
-		if !p.Claims[i].has(a.Request.Claims[p.Claims[i].Name]) {
+		if !p.Claims[i].has(a.Claims[p.Claims[i].Name]) {
 			return false
 		}
 	}

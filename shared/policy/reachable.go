@@ -113,8 +113,8 @@ func (r *reader) crowded(n *node, policies []*Policy) {
 		}
 	}
 	if always > MaxMatches {
-		r.warn(n, faultf("give policies a match, or say more with tiers", "%d policies match every request, and one that more than %d count is answered 503",
-			always, MaxMatches))
+		r.warn(n, faultf("give policies a match, or say more with tiers",
+			"%d policies match every request, and one that more than %d count is answered 503", always, MaxMatches))
 	}
 }
 
