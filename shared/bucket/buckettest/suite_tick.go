@@ -106,8 +106,8 @@ func (f *fixture) clockSteps() {
 func (f *fixture) clockEpoch() {
 	c, leased := f.region(20, 1), f.global(100)
 	leased.Shard = c.Shard
-	leased.Part = limit.Budget{Capacity: 10}
-	f.vouch(leased.Ref)
+	leased.Part = limit.Budget{Capacity: 10, Rate: 1000} // full in 10,000 s
+	f.age(leased.Ref, 10*time.Hour)
 	equal(f, "admitted", f.admitted(15, c), 15)
 	leased.Cost = 4
 	f.take(leased)
