@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,15 +29,26 @@ func Command() *cobra.Command {
 	return cmd
 }
 
-func serve(ctx context.Context, file string) (err error) {
+// read reads gateway.yaml and the environment.
+func read(file string) (Config, error) {
 	cfg := Defaults()
-	if err = config.Load(file, os.Environ(), &cfg); err != nil {
+	err := config.Load(file, os.Environ(), &cfg)
+	cfg.Telemetry.Role, cfg.Telemetry.Region = "gateway", cfg.Region
+	return cfg, err
+}
+
+func serve(ctx context.Context, file string) (err error) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP) // from the beginning: one that comes early must not kill
+	defer signal.Stop(hangup)
+	cfg, err := read(file)
+	if err != nil {
 		return err
 	}
+	cfg.Reread = func() (Config, error) { return read(file) }
 	if err = cfg.Validate(); err != nil {
 		return fmt.Errorf("%w:\n%w", config.ErrUsage, err)
 	}
-	cfg.Telemetry.Role, cfg.Telemetry.Region = "gateway", cfg.Region
 	tel, err := telemetry.Start(ctx, cfg.Telemetry)
 	if err != nil {
 		return fmt.Errorf("%w: telemetry: %w", config.ErrUsage, err)
@@ -48,5 +62,24 @@ func serve(ctx context.Context, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.Run(ctx), g.Close())
+	return errors.Join(g.run(ctx, hangup), g.Close())
+}
+
+// run serves until ctx ends, and reloads at every hangup.
+func (g *Gateway) run(ctx context.Context, hangup <-chan os.Signal) error {
+	ctx, stop := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer stop()
+	group.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangup:
+				_ = g.Reload(ctx) // in the log
+			}
+		}
+	})
+	return g.Run(ctx)
 }

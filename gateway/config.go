@@ -44,15 +44,20 @@ type Config struct {
 	// Policies is a policy document for a cold start: what the region's Redis holds wins.
 	Policies  string           `yaml:"policies"`
 	Telemetry telemetry.Config `yaml:"telemetry"`
+	// TLS is for clients; without it they come in clear.
+	TLS *TLS `yaml:"tls"`
 
 	// Known settings of later versions. They are refused: one that is silently ignored would be a false promise.
-	TLS           map[string]any `yaml:"tls"`
 	ClientAddress map[string]any `yaml:"client_address"`
 	Check         map[string]any `yaml:"check"`
 
 	// Keys replaces the file of API keys, Secret the hash secret file.
 	Keys   identity.Lookup `yaml:"-"`
 	Secret []byte          `yaml:"-"`
+	// Reread reads the configuration again for a reload; nil: a reload reads the files only that this one names.
+	Reread func() (Config, error) `yaml:"-"`
+
+	patience *patience // in tests
 }
 
 // Defaults returns the settings that stand where gateway.yaml says nothing.
@@ -65,7 +70,7 @@ func Defaults() Config {
 
 // Validate returns everything that is wrong with c, nil if nothing.
 func (c Config) Validate() error {
-	problems := []error{lease.CheckRegionName(c.Region), c.Identity.Validate(), c.Headers.validate(), c.Telemetry.Validate()}
+	problems := []error{lease.CheckRegionName(c.Region), c.Identity.Validate(), c.Headers.validate(), c.Telemetry.Validate(), c.TLS.validate()}
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.Listen == "" || c.Admin == "" {
 		wrong("listen and admin: give an address, such as :8081")
@@ -96,7 +101,7 @@ func (c Config) Validate() error {
 	if c.RetryJitter < 0 || c.RetryJitter > 1 {
 		wrong("retry_jitter: give 0%% to 100%%")
 	}
-	for name, section := range map[string]map[string]any{"tls": c.TLS, "client_address": c.ClientAddress, "check": c.Check} {
+	for name, section := range map[string]map[string]any{"client_address": c.ClientAddress, "check": c.Check} {
 		if section != nil {
 			wrong("%s is not supported by this version yet; remove it", name)
 		}

@@ -33,7 +33,7 @@ var (
 // Options are an Admitter's settings.
 type Options struct {
 	Region string
-	// Shadow evaluates every policy and enforces none: the local red button.
+	// Shadow is how the Admitter begins: see SetShadow.
 	Shadow    bool
 	Telemetry *telemetry.Telemetry
 }
@@ -44,13 +44,18 @@ type Admitter struct {
 	options Options
 
 	snapshot  atomic.Pointer[Snapshot]
+	shadow    atomic.Bool
 	roundTrip atomic.Int64 // to the allocator, as the agent measured it, in ns
 	waiters   waiters
 	allocator allocator
 }
 
 // New returns an Admitter that refuses everything until it is given a snapshot.
-func New(taker Taker, options Options) *Admitter { return &Admitter{taker: taker, options: options} }
+func New(taker Taker, options Options) *Admitter {
+	a := &Admitter{taker: taker, options: options}
+	a.shadow.Store(options.Shadow)
+	return a
+}
 
 // Use makes s decide about every request from now on.
 func (a *Admitter) Use(s *Snapshot) { a.snapshot.Store(s) }
@@ -72,7 +77,7 @@ func (a *Admitter) Decide(ctx context.Context, r *policy.Request) (Decision, err
 	}
 	matched, err := s.document.Match(r)
 	switch {
-	case err != nil && a.options.Shadow:
+	case err != nil && a.shadow.Load():
 		return Decision{Answer: Admitted}, nil // what is not enforced denies nobody
 	case err != nil:
 		return Decision{}, err
@@ -83,7 +88,7 @@ func (a *Admitter) Decide(ctx context.Context, r *policy.Request) (Decision, err
 	var enforced, shadow []*claim
 	for _, m := range matched {
 		c := s.claim(m, r.Tier)
-		if m.Policy.Enforced && !a.options.Shadow {
+		if m.Policy.Enforced && !a.shadow.Load() {
 			enforced = append(enforced, &c)
 		} else if !s.unserved[m.Policy] {
 			shadow = append(shadow, &c)
