@@ -62,24 +62,23 @@ func serve(ctx context.Context, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.run(ctx, hangup), g.Close())
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() { g.reloadOn(ctx, hangup, stop) })
+	err = g.Run(ctx)
+	close(stop)
+	group.Wait()
+	return errors.Join(err, g.Close())
 }
 
-// run serves until ctx ends, and reloads at every hangup.
-func (g *Gateway) run(ctx context.Context, hangup <-chan os.Signal) error {
-	ctx, stop := context.WithCancel(ctx)
-	var group sync.WaitGroup
-	defer group.Wait()
-	defer stop()
-	group.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-hangup:
-				_ = g.Reload(ctx) // in the log
-			}
+// reloadOn reloads at every hangup until stop is closed.
+func (g *Gateway) reloadOn(ctx context.Context, hangup <-chan os.Signal, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-hangup:
+			_ = g.Reload(ctx) // in the log
 		}
-	})
-	return g.Run(ctx)
+	}
 }

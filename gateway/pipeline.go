@@ -49,7 +49,7 @@ func (g *Gateway) pipeline() *echo.Echo {
 	e.HTTPErrorHandler = g.fail
 	e.Pre(g.observe, g.recover, g.nameRequest) // a request that panics shows in trace and log, too
 	e.Use(g.identify, g.normalise, g.admit)
-	e.RouteNotFound("/*", g.forward)
+	e.Use(func(echo.HandlerFunc) echo.HandlerFunc { return g.forward }) // the routes are ours, Echo has none
 	return e
 }
 
@@ -93,6 +93,9 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		defer func() { g.finish(ctx, span, c, x) }()
 		if err := next(c); err != nil {
 			g.fail(err, c)
+		}
+		if x.answer.status == statusGone {
+			panic(http.ErrAbortHandler) // to return is to answer 200, and the client may have closed one half only
 		}
 		return nil
 	}
