@@ -87,7 +87,7 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		x.answer.before = func(header http.Header) { g.complete(header, r, x) }
 		c.Response().Writer = x.answer
-		defer hurry(x.answer.ResponseWriter, r, g.patience)()
+		r, done := hurry(x.answer.ResponseWriter, r, g.patience)
 		c.SetRequest(r.WithContext(ctx))
 		c.Set(exchangeKey, x)
 		defer func() { g.finish(ctx, span, c, x) }()
@@ -97,6 +97,7 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		if x.answer.status == statusGone {
 			panic(http.ErrAbortHandler) // to return is to answer 200, and the client may have closed one half only
 		}
+		done()
 		return nil
 	}
 }

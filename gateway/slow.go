@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"errors"
+	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -47,19 +50,53 @@ func (c slowReader) Write(b []byte) (int, error) {
 	return c.Conn.Write(b) //nolint:wrapcheck // as above
 }
 
-// hurry bounds what a client can hold up at both ends of a request; done ends the request.
-func hurry(w http.ResponseWriter, r *http.Request, p patience) (done func()) {
+// maxUnwanted is how much of a body that nobody wants is read, for the connection to serve the next request.
+const maxUnwanted = 256 << 10
+
+// hurry bounds what a client can hold up when its request has been answered. The handler reads the body of what it returns, and
+// calls done at its end, which may end the connection, with http.ErrAbortHandler.
+func hurry(w http.ResponseWriter, r *http.Request, p patience) (_ *http.Request, done func()) {
 	control := http.NewResponseController(w)
-	if r.ProtoMajor > 1 {
-		// A client of HTTP/2 can close one stream's window and keep the connection going. The answer's last piece leaves after us.
-		return func() { _ = control.SetWriteDeadline(time.Now().Add(p.write)) } // an error: it is gone already
+	switch {
+	case r.ProtoMajor > 1:
+		// A client of HTTP/2 can close one stream's window and keep the connection going. The last piece leaves after us.
+		return r, func() { _ = control.SetWriteDeadline(time.Now().Add(p.write)) } // an error: it is gone already
+	case r.Body == nil || r.Body == http.NoBody || r.Header.Get("Expect") != "":
+		return r, func() {} // who expects to be told to go on is not waited for: the server closes
 	}
-	if r.Body == nil || r.Body == http.NoBody {
-		return func() {}
+	// The server would wait for a body that nobody asked for before it sends a 429. So the answer goes first, then the rest of the
+	// body is read here: what is left on a connection must never be taken for a request.
+	if control.EnableFullDuplex() != nil {
+		return r, func() {} // a recorder
 	}
-	// Without it the server reads a whole body that nobody asked for before it sends a 429.
-	_ = control.EnableFullDuplex()                                          // a recorder cannot
-	return func() { _ = control.SetReadDeadline(time.Now().Add(p.linger)) } // as above
+	body := &watched{ReadCloser: r.Body}
+	own := *r
+	own.Body = body
+	return &own, func() {
+		if body.ended.Load() {
+			return
+		}
+		_ = control.Flush()
+		_ = control.SetReadDeadline(time.Now().Add(p.linger))
+		if _, _ = io.CopyN(io.Discard, body, maxUnwanted); !body.ended.Load() {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// watched is a body of which is known whether it was read to its end.
+type watched struct {
+	io.ReadCloser
+
+	ended atomic.Bool
+}
+
+func (b *watched) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.ended.Store(true)
+	}
+	return n, err //nolint:wrapcheck // io.EOF has to stay itself
 }
 
 // closes tells whether the connection must end with this answer, because others on the way may see another end of the request

@@ -86,7 +86,9 @@ func TestRequestSmuggling(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			up, lines := rawUpstream(t)
-			g := run(t, testConfig(t, perUser, up), &fakeStore{take: admitAll})
+			cfg := testConfig(t, perUser, up)
+			hasty(&cfg)
+			g := run(t, cfg, &fakeStore{take: admitAll})
 			statuses := exchangeRaw(t, g.Addr().String(), text)
 			if len(statuses) > 1 {
 				t.Errorf("answers %v: two requests were read", statuses)
