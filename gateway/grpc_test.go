@@ -2,48 +2,52 @@ package gateway
 
 import (
 	"context"
-	"errors"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/annona-gateway/annona/shared/bucket"
 )
 
 // h2c is a client of HTTP/2 without TLS, as gRPC clients inside a network are.
-func h2c(t *testing.T) *http.Client {
+func h2c(t *testing.T, config *http.HTTP2Config) *http.Client {
 	t.Helper()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: protocols}
+	transport := &http.Transport{Protocols: protocols, HTTP2: config}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
 
-// call makes a gRPC call with the bytes of body.
-func call(t *testing.T, client *http.Client, url string, body io.Reader, header ...string) *http.Response {
+// call makes a gRPC call with one message, as the owner of key, and returns the answer.
+func call(t *testing.T, client *http.Client, url, key string) answered {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/pkg.Service/Method", body)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/pkg.Service/Method", strings.NewReader("\x00\x00\x00\x00\x01x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header = http.Header{"Content-Type": {"application/grpc+proto"}, "Te": {"trailers"}, "X-Api-Key": {"key-a"}}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
+	req.Header = http.Header{"Content-Type": {"application/grpc+proto"}, "Te": {"trailers"}, "X-Api-Key": {key}}
 	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = res.Body.Close() })
-	return res
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answered{res, body}
 }
 
 // A gRPC client that is not admitted gets a status of gRPC: 200, and trailers only.
 func TestGRPCStatuses(t *testing.T) {
+	t.Parallel()
 	denied := func(bucket.Request) (bucket.Verdict, error) {
 		return bucket.Verdict{Outcome: bucket.Denied, States: []bucket.State{{Lacking: true, PoolAge: -1, RetryIn: 11_500_000}}}, nil
 	}
@@ -60,22 +64,32 @@ func TestGRPCStatuses(t *testing.T) {
 		"wrong credential": {admitAll, "nobody", "16", "the credential is not known"},
 		"upstream out":     {admitAll, "key-a", "14", "the upstream did not answer"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			g := run(t, testConfig(t, perUser, "http://127.0.0.1:1"), &fakeStore{take: row.take})
-			res := call(t, h2c(t), "http://"+g.Addr().String(), strings.NewReader("\x00\x00\x00\x00\x01x"), "X-Api-Key", row.key)
-			body, err := io.ReadAll(res.Body)
-			if res.StatusCode != http.StatusOK || res.ProtoMajor != 2 || err != nil || len(body) != 0 || len(res.Trailer) != 0 {
-				t.Errorf("%s %d with %q and trailers %v, %v: want 200 with nothing", res.Proto, res.StatusCode, body, res.Trailer, err)
-			}
-			if res.Header.Get("Grpc-Status") != row.status || !strings.HasPrefix(res.Header.Get("Grpc-Message"), row.message) ||
-				res.Header.Get("Content-Type") != "application/grpc+proto" {
-				t.Errorf("headers are %v, want status %s and message %q", res.Header, row.status, row.message)
-			}
-			if name == "denied" && (res.Header.Get("Retry-After") != "12" || res.Header.Get("Grpc-Retry-Pushback-Ms") != "12000" || res.Header.Get("Ratelimit") == "") {
-				t.Errorf("a denied call is not told when to try again: %v", res.Header)
-			}
-			eventually(t, "the log has the status of gRPC", func() bool { return strings.Contains(g.log.String(), `"grpc_status":"`+row.status+`"`) })
-		})
+		for _, secure := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, TLS %v", name, secure), func(t *testing.T) {
+				t.Parallel() // because a server takes a second to say goodbye to HTTP/2
+				cfg, client, scheme := testConfig(t, perUser, "http://127.0.0.1:1"), h2c(t, nil), "http://"
+				if secure {
+					var pool *x509.CertPool
+					cfg.TLS, pool = certify(t, t.TempDir(), "localhost")
+					transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}
+					t.Cleanup(transport.CloseIdleConnections)
+					client, scheme = &http.Client{Transport: transport}, "https://"
+				}
+				g := run(t, cfg, &fakeStore{take: row.take})
+				a := call(t, client, scheme+g.Addr().String(), row.key)
+				if a.StatusCode != http.StatusOK || a.ProtoMajor != 2 || len(a.body) != 0 || len(a.Trailer) != 0 {
+					t.Errorf("%s %d with %q and trailers %v: want 200 with nothing", a.Proto, a.StatusCode, a.body, a.Trailer)
+				}
+				if a.Header.Get("Grpc-Status") != row.status || !strings.HasPrefix(a.Header.Get("Grpc-Message"), row.message) ||
+					a.Header.Get("Content-Type") != "application/grpc+proto" {
+					t.Errorf("headers are %v, want status %s and message %q", a.Header, row.status, row.message)
+				}
+				if name == "denied" && (a.Header.Get("Retry-After") != "12" || a.Header.Get("Grpc-Retry-Pushback-Ms") != "12000" || a.Header.Get("Ratelimit") == "") {
+					t.Errorf("a denied call is not told when to try again: %v", a.Header)
+				}
+				eventually(t, "the log has the status of gRPC", func() bool { return strings.Contains(g.log.String(), `"grpc_status":"`+row.status+`"`) })
+			})
+		}
 	}
 }
 
@@ -130,7 +144,7 @@ func TestGRPCEndToEnd(t *testing.T) {
 	answers := make(chan *http.Response, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	client := h2c(t)
+	client := h2c(t, nil)
 	go func() {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+g.Addr().String()+"/pkg.Service/Method", reader)
 		if err != nil {
@@ -185,11 +199,21 @@ func TestGRPCThatIsCancelledEndsUpstream(t *testing.T) {
 	up.Start()
 	t.Cleanup(up.Close)
 	g, _ := gatewayTo(t, nil, func(c *Config) { c.Routes[0].Upstreams = []string{up.URL} })
-	res := call(t, h2c(t), "http://"+g.Addr().String(), strings.NewReader(""))
-	_ = res.Body.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+g.Addr().String(), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}
+	res, err := h2c(t, nil).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	cancel()
 	select {
 	case <-gone:
-	case <-t.Context().Done():
-		t.Error(errors.New("the upstream never heard of the end"))
+	case <-time.After(5 * time.Second):
+		t.Error("the upstream never heard of the end")
 	}
 }

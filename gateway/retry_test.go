@@ -25,7 +25,7 @@ policies:
 	transport := &http.Transport{MaxIdleConnsPerHost: clients}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: time.Minute}
-	get := func(i int) *http.Response {
+	get := func(i int) *answered {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+g.Addr().String(), nil)
 		if err != nil {
 			t.Error(err)
@@ -38,7 +38,7 @@ policies:
 			return nil
 		}
 		_ = res.Body.Close()
-		return res
+		return &answered{res, nil}
 	}
 	var mu sync.Mutex
 	waits := map[int]int{}

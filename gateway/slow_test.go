@@ -28,7 +28,11 @@ func dial(t *testing.T, g *running) *net.TCPConn {
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	return conn.(*net.TCPConn)
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		t.Fatalf("dialled a %T", conn)
+	}
+	return tcp
 }
 
 // A header that trickles in is not waited for, and costs the upstream nothing.
@@ -104,8 +108,7 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 func TestSlowReaderOfOneStreamIsCutOff(t *testing.T) {
 	gone := make(chan struct{})
 	g, _ := gatewayTo(t, endless(gone), hasty)
-	client := h2c(t)
-	client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20}
+	client := h2c(t, &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 1 << 20})
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+g.Addr().String(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +128,7 @@ func TestSlowReaderOfOneStreamIsCutOff(t *testing.T) {
 
 // A stream that has nothing to say for longer than any patience goes on, in both protocols.
 func TestIdleStreamsAreNotSlow(t *testing.T) {
-	for name, client := range map[string]*http.Client{"HTTP/1.1": client(), "HTTP/2": h2c(t)} {
+	for name, client := range map[string]*http.Client{"HTTP/1.1": client(), "HTTP/2": h2c(t, nil)} {
 		t.Run(name, func(t *testing.T) {
 			g, _ := gatewayTo(t, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "text/event-stream")

@@ -19,74 +19,76 @@ const (
 	ourLists  = "RateLimit: \"p\";r=50;t=30\nRateLimit-Policy: \"p\";q=100;w=60\n"
 )
 
+var upstreamsFields = map[string]struct {
+	sets     HeaderSets
+	upstream map[string]string
+	want     string
+}{
+	"stricter stays": {
+		HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "7"},
+		"X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 3\nX-RateLimit-Reset: 7\n",
+	},
+	"laxer goes": {
+		HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "900", "X-RateLimit-Reset": "7"}, ourSingle,
+	},
+	"nonsense goes": {
+		HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "x", "X-RateLimit-Remaining": "-3", "X-RateLimit-Reset": "NaN"}, ourSingle,
+	},
+	"a number that is too long is nonsense": {
+		HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "-99999999999999999999", "X-RateLimit-Reset": "1e9"}, ourSingle,
+	},
+	"a negative reset of a stricter one goes": {
+		HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "-7"}, "X-RateLimit-Remaining: 3\n",
+	},
+	"a reset that is a time becomes seconds": {
+		HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "1700000007"},
+		"X-RateLimit-Remaining: 3\nX-RateLimit-Reset: 7\n",
+	},
+	"a reset that is a time in milliseconds, past": {
+		HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "1699999999000"},
+		"X-RateLimit-Remaining: 3\nX-RateLimit-Reset: 0\n",
+	},
+	"numbers with parameters": {
+		HeaderSets{HeadersDraft06}, map[string]string{"RateLimit-Limit": "10, 10;w=60", "RateLimit-Remaining": "3", "RateLimit-Reset": "6.5"},
+		"RateLimit-Limit: 10\nRateLimit-Remaining: 3\nRateLimit-Reset: 7\n",
+	},
+	"lists, stricter": {
+		HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `"up";r=1;t=5`, "RateLimit-Policy": `"up";q=10`},
+		"Ratelimit: \"up\";r=1;t=5\nRatelimit-Policy: \"up\";q=10\n",
+	},
+	"lists, stricter, with a policy that is none": {
+		HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `"up";r=1;t=5`, "RateLimit-Policy": `;;`},
+		"Ratelimit: \"up\";r=1;t=5\n",
+	},
+	"lists, nonsense": {
+		HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `"up";r=1;t=-5`, "RateLimit-Policy": `;;`}, ourLists,
+	},
+	"lists without names": {HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `:AAA=:;r=1, 7;r=1`}, ourLists},
+	"what drafts before the lists had": {
+		HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `limit=10, remaining=2, reset=9`, "RateLimit-Policy": "10;w=60"},
+		"RateLimit: \"upstream\";r=2;t=9\nRateLimit-Policy: \"upstream\";q=10\n",
+	},
+	"stricter in a form that we send in another": {
+		HeaderSets{HeadersIETF, HeadersX}, map[string]string{"RateLimit-Limit": "10", "RateLimit-Remaining": "3", "RateLimit-Reset": "7"},
+		"RateLimit: \"upstream\";r=3;t=7\nRateLimit-Policy: \"upstream\";q=10\nRatelimit-Limit: 10\nRatelimit-Remaining: 3\nRatelimit-Reset: 7\n" +
+			"X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 3\nX-RateLimit-Reset: 7\n",
+	},
+	"both forms, one of them stricter": {
+		HeaderSets{HeadersIETF, HeadersX}, map[string]string{"RateLimit": `"up";r=1;t=5`, "RateLimit-Policy": `"up";q=10`, "X-RateLimit-Remaining": "900"},
+		"Ratelimit: \"up\";r=1;t=5\nRatelimit-Policy: \"up\";q=10\nX-RateLimit-Limit: 10\nX-RateLimit-Remaining: 1\nX-RateLimit-Reset: 5\n",
+	},
+	"a set that we do not send promises no more than ours": {
+		HeaderSets{HeadersIETF}, map[string]string{"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "900"}, ourLists,
+	},
+	"headers off: the upstream's are the only ones": {
+		HeaderSets{}, map[string]string{"X-RateLimit-Remaining": "900"}, "X-Ratelimit-Remaining: 900\n",
+	},
+	"an upstream is not us": {HeaderSets{}, map[string]string{"Annona-Degraded": "redis"}, ""},
+}
+
 // Case 16: one coherent set, in which the stricter wins; what means nothing never does, and no reset is negative.
 func TestCase16_OneCoherentSet(t *testing.T) {
-	for name, row := range map[string]struct {
-		sets     HeaderSets
-		upstream map[string]string
-		want     string
-	}{
-		"stricter stays": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "7"},
-			"X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 3\nX-RateLimit-Reset: 7\n",
-		},
-		"laxer goes": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "900", "X-RateLimit-Reset": "7"}, ourSingle,
-		},
-		"nonsense goes": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "x", "X-RateLimit-Remaining": "-3", "X-RateLimit-Reset": "NaN"}, ourSingle,
-		},
-		"a number that is too long is nonsense": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "-99999999999999999999", "X-RateLimit-Reset": "1e9"}, ourSingle,
-		},
-		"a negative reset of a stricter one goes": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "-7"}, "X-RateLimit-Remaining: 3\n",
-		},
-		"a reset that is a time becomes seconds": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "1700000007"},
-			"X-RateLimit-Remaining: 3\nX-RateLimit-Reset: 7\n",
-		},
-		"a reset that is a time in milliseconds, past": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "1699999999000"},
-			"X-RateLimit-Remaining: 3\nX-RateLimit-Reset: 0\n",
-		},
-		"numbers with parameters": {
-			HeaderSets{HeadersDraft06}, map[string]string{"RateLimit-Limit": "10, 10;w=60", "RateLimit-Remaining": "3", "RateLimit-Reset": "6.5"},
-			"RateLimit-Limit: 10\nRateLimit-Remaining: 3\nRateLimit-Reset: 7\n",
-		},
-		"lists, stricter": {
-			HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `"up";r=1;t=5`, "RateLimit-Policy": `"up";q=10`},
-			"Ratelimit: \"up\";r=1;t=5\nRatelimit-Policy: \"up\";q=10\n",
-		},
-		"lists, stricter, with a policy that is none": {
-			HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `"up";r=1;t=5`, "RateLimit-Policy": `;;`},
-			"Ratelimit: \"up\";r=1;t=5\n",
-		},
-		"lists, nonsense": {
-			HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `"up";r=1;t=-5`, "RateLimit-Policy": `;;`}, ourLists,
-		},
-		"lists without names": {HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `:AAA=:;r=1, 7;r=1`}, ourLists},
-		"what drafts before the lists had": {
-			HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `limit=10, remaining=2, reset=9`, "RateLimit-Policy": "10;w=60"},
-			"RateLimit: \"upstream\";r=2;t=9\nRateLimit-Policy: \"upstream\";q=10\n",
-		},
-		"stricter in a form that we send in another": {
-			HeaderSets{HeadersIETF, HeadersX}, map[string]string{"RateLimit-Limit": "10", "RateLimit-Remaining": "3", "RateLimit-Reset": "7"},
-			"RateLimit: \"upstream\";r=3;t=7\nRateLimit-Policy: \"upstream\";q=10\nRatelimit-Limit: 10\nRatelimit-Remaining: 3\nRatelimit-Reset: 7\n" +
-				"X-RateLimit-Limit: 10\nX-RateLimit-Remaining: 3\nX-RateLimit-Reset: 7\n",
-		},
-		"both forms, one of them stricter": {
-			HeaderSets{HeadersIETF, HeadersX}, map[string]string{"RateLimit": `"up";r=1;t=5`, "RateLimit-Policy": `"up";q=10`, "X-RateLimit-Remaining": "900"},
-			"Ratelimit: \"up\";r=1;t=5\nRatelimit-Policy: \"up\";q=10\nX-RateLimit-Limit: 10\nX-RateLimit-Remaining: 1\nX-RateLimit-Reset: 5\n",
-		},
-		"a set that we do not send promises no more than ours": {
-			HeaderSets{HeadersIETF}, map[string]string{"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "900"}, ourLists,
-		},
-		"headers off: the upstream's are the only ones": {
-			HeaderSets{}, map[string]string{"X-RateLimit-Remaining": "900"}, "X-Ratelimit-Remaining: 900\n",
-		},
-		"an upstream is not us": {HeaderSets{}, map[string]string{"Annona-Degraded": "redis"}, ""},
-	} {
+	for name, row := range upstreamsFields {
 		t.Run(name, func(t *testing.T) {
 			header := http.Header{}
 			for field, value := range row.upstream {

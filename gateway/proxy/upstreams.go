@@ -198,6 +198,9 @@ func (u *upstreams) send(to *upstream, r *http.Request, c *call) (res *http.Resp
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { got.Store(true) }})
 	out := r.WithContext(ctx)
 	out.URL = to.url(r.URL, c.path)
+	if c.body != nil && r.Body != nil {
+		out.Body = c.body // not what ReverseProxy wrapped it in, for that is closed with the first try
+	}
 	via := u.plain
 	if isGRPC(r) {
 		via = u.streams
@@ -210,7 +213,7 @@ func (u *upstreams) send(to *upstream, r *http.Request, c *call) (res *http.Resp
 	if span, changed := to.ended(o, time.Now()); changed {
 		u.tell(ctx, to, span, err)
 	}
-	return res, got.Load(), err //nolint:wrapcheck // keepError does, once
+	return res, got.Load(), err
 }
 
 // blame tells whose fault a failed request is.
