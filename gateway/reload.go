@@ -45,10 +45,10 @@ func (g *Gateway) reloadConfig(ctx context.Context) error {
 		return nil
 	}
 	cfg, err := g.config.Reread()
-	if err == nil {
-		err = cfg.Validate()
-	}
 	if err != nil {
+		return err
+	}
+	if err = cfg.Validate(); err != nil {
 		return fmt.Errorf("%w:\n%w", config.ErrUsage, err)
 	}
 	if names := changed(reflect.ValueOf(g.config), reflect.ValueOf(cfg), ""); len(names) > 0 {
