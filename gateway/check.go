@@ -292,7 +292,7 @@ func (g *Gateway) refuseCheck(w http.ResponseWriter, r *http.Request, err error)
 	case http.StatusServiceUnavailable:
 		g.telemetry.Log.WarnContext(r.Context(), "a check could not be answered", "error", err)
 		p.Type, p.Title, p.Detail = typeCapacity, "Temporarily reduced capacity", errCouldNotCheck.Error()
-		p.RetryAfter = g.fields.retryAfter(limit.MicrosPerSecond)
+		p.RetryAfter = g.fields.Load().retryAfter(limit.MicrosPerSecond)
 		header.Set("Retry-After", strconv.FormatInt(p.RetryAfter, 10))
 	}
 	header.Set("Content-Type", "application/problem+json")

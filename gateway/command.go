@@ -29,18 +29,26 @@ func Command() *cobra.Command {
 	return cmd
 }
 
+// read reads gateway.yaml and the environment.
+func read(file string) (Config, error) {
+	cfg := Defaults()
+	err := config.Load(file, os.Environ(), &cfg)
+	cfg.Telemetry.Role, cfg.Telemetry.Region = "gateway", cfg.Region
+	return cfg, err
+}
+
 func serve(ctx context.Context, file string) (err error) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // from the beginning: one that comes early must not kill
 	defer signal.Stop(hangup)
-	cfg := Defaults()
-	if err = config.Load(file, os.Environ(), &cfg); err != nil {
+	cfg, err := read(file)
+	if err != nil {
 		return err
 	}
+	cfg.Reread = func() (Config, error) { return read(file) }
 	if err = cfg.Validate(); err != nil {
 		return fmt.Errorf("%w:\n%w", config.ErrUsage, err)
 	}
-	cfg.Telemetry.Role, cfg.Telemetry.Region = "gateway", cfg.Region
 	tel, err := telemetry.Start(ctx, cfg.Telemetry)
 	if err != nil {
 		return fmt.Errorf("%w: telemetry: %w", config.ErrUsage, err)

@@ -46,16 +46,19 @@ type Config struct {
 	// Check says who may ask /v1/check and /v1/usage on the admin port.
 	Check     CheckConfig      `yaml:"check"`
 	Telemetry telemetry.Config `yaml:"telemetry"`
+	// TLS is for clients; without it they come in clear.
+	TLS *TLS `yaml:"tls"`
 
 	// ClientAddress says whose word on a client's address counts.
 	ClientAddress identity.AddressConfig `yaml:"client_address"`
 
-	// Known settings of later versions. They are refused: one that is silently ignored would be a false promise.
-	TLS map[string]any `yaml:"tls"`
-
 	// Keys replaces the file of API keys, Secret the hash secret file.
 	Keys   identity.Lookup `yaml:"-"`
 	Secret []byte          `yaml:"-"`
+	// Reread reads the configuration again for a reload; nil: a reload reads the files only that this one names.
+	Reread func() (Config, error) `yaml:"-"`
+
+	patience *patience // in tests
 }
 
 // Defaults returns the settings that stand where gateway.yaml says nothing.
@@ -70,6 +73,7 @@ func Defaults() Config {
 func (c Config) Validate() error {
 	problems := []error{
 		lease.CheckRegionName(c.Region), c.Identity.Validate(), c.ClientAddress.Validate(), c.Headers.validate(), c.Telemetry.Validate(),
+		c.TLS.validate(),
 	}
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.Listen == "" || c.Admin == "" {
@@ -100,11 +104,6 @@ func (c Config) Validate() error {
 	oneOf(wrong, "reset", c.Reset, "", epoch)
 	if c.RetryJitter < 0 || c.RetryJitter > 1 {
 		wrong("retry_jitter: give 0%% to 100%%")
-	}
-	for name, section := range map[string]map[string]any{"tls": c.TLS} {
-		if section != nil {
-			wrong("%s is not supported by this version yet; remove it", name)
-		}
 	}
 	return errors.Join(problems...)
 }

@@ -6,10 +6,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -30,11 +30,11 @@ import (
 	"github.com/annona-gateway/annona/shared/telemetry"
 )
 
-// Bounds on clients that are slow on purpose or by accident. Bodies and answers have none: streams last as long as they last.
+// Bounds on clients; more about slow ones at patience.
 const (
-	headerTimeout = 10 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 64 << 10
+	adminTimeout = 10 * time.Second
+	idleTimeout  = 2 * time.Minute
+	maxHeader    = 64 << 10
 )
 
 // drainTime is how long requests in flight may go on after the gateway was told to stop; it leaves a moment of the ten seconds
@@ -67,9 +67,16 @@ type Gateway struct {
 	proxy     *proxy.Proxy
 	admitter  *admit.Admitter
 	secret    *limit.Secret
-	fields    fields
+	fields    atomic.Pointer[fields]
 	checkers  *checkers
 	id        string // names this process among the region's gateways
+	patience  patience
+
+	// reloads read things again that can change while the gateway runs. Each is all or nothing: on an error what was in use stays.
+	reloads     []func() error
+	reloading   sync.Mutex
+	current     Config // as last reloaded; under reloading
+	certificate atomic.Pointer[tls.Certificate]
 
 	listener, adminListener net.Listener
 	server, adminServer     *http.Server
@@ -104,12 +111,14 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 
 func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
 	g := &Gateway{
-		config: cfg, telemetry: tel, store: s, id: rand.Text(),
-		admitter: admit.New(s, admit.Options{Region: cfg.Region, Shadow: cfg.Enforcement == shade, Telemetry: tel}),
-		fields: fields{
-			sets: cfg.Headers, jitter: float64(cfg.RetryJitter), epoch: cfg.Reset == epoch, now: time.Now, random: mathrand.Float64,
-		},
+		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
+		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
 	}
+	if cfg.patience != nil {
+		g.patience = *cfg.patience
+	}
+	g.use(cfg)
+	g.reloads = []func() error{g.rereadCertificate, g.rereadKeys}
 	var err error
 	if g.secret, err = secretOf(cfg); err != nil {
 		return nil, err
@@ -118,6 +127,9 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
 	}
 	if g.addresses, err = identity.NewAddresses(cfg.ClientAddress); err != nil {
+		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
+	}
+	if err = g.rereadCertificate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
 	}
 	if g.proxy, err = proxy.New(cfg.Routes, tel.Log); err != nil {
@@ -170,7 +182,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	group.Go(func() {
 		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(changed) }) })
 	})
-	group.Go(func() { failed <- g.server.Serve(g.addresses.Listener(g.listener)) })
+	group.Go(func() { failed <- g.serve() })
 	group.Go(func() { failed <- g.adminServer.Serve(g.adminListener) })
 	g.telemetry.Log.InfoContext(ctx, "gateway serves", "listen", g.Addr().String(), "admin", g.AdminAddr().String())
 	var err error
@@ -242,15 +254,16 @@ func (g *Gateway) bind(ctx context.Context) error {
 	log := slog.NewLogLogger(g.telemetry.Log.Handler(), slog.LevelDebug)
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	g.server = &http.Server{
-		Handler: g.pipeline(), Protocols: protocols, ErrorLog: log,
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: g.pipeline(), Protocols: protocols, ErrorLog: log, TLSConfig: g.tlsConfig(),
+		ReadHeaderTimeout: g.patience.header, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 	}
 	g.adminServer = &http.Server{
 		Handler: g.withCheck(g.telemetry.Handler(g.Ready)), ErrorLog: log,
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ReadTimeout: headerTimeout, WriteTimeout: headerTimeout,
+		ReadHeaderTimeout: adminTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ReadTimeout: adminTimeout, WriteTimeout: adminTimeout,
 	}
 	return nil
 }

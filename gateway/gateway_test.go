@@ -145,12 +145,12 @@ func TestPanicIsAnswered(t *testing.T) {
 
 func TestConfigTellsAllErrorsAtOnce(t *testing.T) {
 	cfg := Defaults()
-	cfg.Region, cfg.Enforcement, cfg.TLS, cfg.Headers = "EU", "off", map[string]any{}, HeaderSets{"x"}
+	cfg.Region, cfg.Enforcement, cfg.TLS, cfg.Headers = "EU", "off", &TLS{}, HeaderSets{"x"}
 	_, err := Open(t.Context(), cfg, nil)
 	if !errors.Is(err, config.ErrUsage) {
 		t.Fatalf("Open = %v, want %v", err, config.ErrUsage)
 	}
-	for _, want := range []string{"region name", "enforcement", "tls is not supported by this version yet", "redis.addrs", "routes", "hash_secret_file", `headers: "x"`} {
+	for _, want := range []string{"region name", "enforcement", "tls: name both files", "redis.addrs", "routes", "hash_secret_file", `headers: "x"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Open = %v, want %q in it", err, want)
 		}

@@ -3,7 +3,6 @@ package gateway
 import (
 	"math"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/dunglas/httpsfv"
@@ -89,8 +88,9 @@ func (f fields) retryAfter(in limit.Micros) int64 {
 	return max(1, int64(math.Ceil(wait)))
 }
 
-// apply sets the fields of d on header, where an upstream may have left its own: those stay if they are stricter, set by set,
-// so that a client never reads half of one and half of the other.
+// apply sets the fields of d on header, where an upstream may have left its own. A client reads one coherent account: in each
+// set that is sent the stricter of the two stands, whole, and an upstream's set that is not sent stays only if it promises no
+// more than ours.
 func (f fields) apply(header http.Header, d *admit.Decision) {
 	if d == nil {
 		return
@@ -99,42 +99,30 @@ func (f fields) apply(header http.Header, d *admit.Decision) {
 	if d.Degraded != "" {
 		header.Set(headerDegraded, d.Degraded)
 	}
-	if len(d.Reports) == 0 {
+	if len(d.Reports) == 0 || len(f.sets) == 0 {
 		return
 	}
 	one := tightest(d.Reports)
-	if f.sets.has(HeadersIETF) {
-		f.applyLists(header, d.Reports)
-	}
-	if f.sets.has(HeadersX) {
-		f.applySingle(header, "X-RateLimit-", one, f.epoch)
-	}
-	if f.sets.has(HeadersDraft06) {
-		f.applySingle(header, "RateLimit-", one, false)
+	theirs := f.heard(header)
+	upstream, has := strictest(theirs)
+	for _, set := range []string{HeadersIETF, HeadersX, HeadersDraft06} {
+		own, told := theirs[set]
+		switch {
+		case !f.sets.has(set):
+			if !told || own.remaining > int64(one.Remaining) {
+				f.drop(header, set)
+			}
+		case set == HeadersIETF:
+			f.applyLists(header, d.Reports, upstream, has, told && own == upstream)
+		case has && upstream.remaining < int64(one.Remaining):
+			f.put(header, set, upstream)
+		default:
+			f.put(header, set, standing{int64(one.Limit.Capacity), int64(one.Remaining), seconds(one.Reset)})
+		}
 	}
 }
 
 const headerDegraded = "Annona-Degraded"
-
-// applySingle sets Limit, Remaining and Reset of one report.
-func (f fields) applySingle(header http.Header, prefix string, r admit.Report, epoch bool) {
-	names := [...]string{prefix + "Limit", prefix + "Remaining", prefix + "Reset"}
-	if theirs, ok := single(header, names[1]); ok && theirs < int64(r.Remaining) {
-		for _, name := range names {
-			if _, ok := single(header, name); !ok {
-				header.Del(name) // a value that means nothing is nobody's limit
-			}
-		}
-		return
-	}
-	reset := seconds(r.Reset)
-	if epoch {
-		reset += f.now().Unix()
-	}
-	for i, value := range [...]int64{int64(r.Limit.Capacity), int64(r.Remaining), reset} {
-		put(header, names[i], strconv.FormatInt(value, 10))
-	}
-}
 
 // put replaces a field and spells its name as its specification does, for those who read it with their eyes; to programs all
 // spellings are one.
@@ -143,23 +131,14 @@ func put(header http.Header, name, value string) {
 	header[name] = []string{value}
 }
 
-// single reads a field that must be one whole number, not negative.
-func single(header http.Header, name string) (int64, bool) {
-	values := header.Values(name)
-	if len(values) != 1 {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(values[0], 10, 64)
-	return n, err == nil && n >= 0
-}
-
 const (
 	headerLimits   = "RateLimit"
 	headerPolicies = "RateLimit-Policy"
 )
 
-// applyLists sets the lists of draft-ietf-httpapi-ratelimit-headers-11.
-func (f fields) applyLists(header http.Header, reports []admit.Report) {
+// applyLists sets the lists of draft-ietf-httpapi-ratelimit-headers-11, unless the upstream, if it has told of a limit at all,
+// is stricter than all that would stand there: then its own lists stay, or it becomes the one member of ours.
+func (f fields) applyLists(header http.Header, reports []admit.Report, upstream standing, has, listed bool) {
 	reports = reports[:min(len(reports), maxListed)]
 	least := reports[0].Remaining
 	policies, limits := make(httpsfv.List, 0, len(reports)), make(httpsfv.List, 0, len(reports))
@@ -168,12 +147,18 @@ func (f fields) applyLists(header http.Header, reports []admit.Report) {
 		policies = append(policies, item(r.Policy.Name, "q", int64(r.Limit.Capacity), "w", window(r.Limit)))
 		limits = append(limits, item(r.Policy.Name, "r", int64(r.Remaining), "t", seconds(r.Reset)))
 	}
-	if theirs, ok := listed(header); ok && theirs < int64(least) {
-		return
+	if has && upstream.remaining < int64(least) {
+		if listed && isList(header.Values(headerLimits)) {
+			if !isList(header.Values(headerPolicies)) {
+				header.Del(headerPolicies)
+			}
+			return
+		}
+		policies, limits = upstream.lists()
 	}
 	for name, list := range map[string]httpsfv.List{headerPolicies: policies, headerLimits: limits} {
 		header.Del(name)
-		if text, err := httpsfv.Marshal(list); err == nil { // fails only for a name that is not ASCII
+		if text, err := httpsfv.Marshal(list); err == nil && text != "" { // fails only for a name that is not ASCII
 			put(header, name, text)
 		}
 	}
@@ -184,31 +169,4 @@ func item(name, first string, a int64, second string, b int64) httpsfv.Item {
 	it.Params.Add(first, a)
 	it.Params.Add(second, b)
 	return it
-}
-
-// listed returns the smallest r of an upstream's RateLimit list; false where it has none or one that means nothing.
-func listed(header http.Header) (least int64, ok bool) {
-	list, err := httpsfv.UnmarshalList(header.Values(headerLimits))
-	if err != nil || len(list) == 0 {
-		return 0, false
-	}
-	least = math.MaxInt64
-	for _, member := range list {
-		it, isItem := member.(httpsfv.Item)
-		if !isItem {
-			return 0, false
-		}
-		value, _ := it.Params.Get("r")
-		r, isInt := value.(int64)
-		if !isInt || r < 0 {
-			return 0, false
-		}
-		if t, has := it.Params.Get("t"); has {
-			if reset, isInt := t.(int64); !isInt || reset < 0 {
-				return 0, false
-			}
-		}
-		least = min(least, r)
-	}
-	return least, true
 }

@@ -103,55 +103,6 @@ func TestResetAsUnixTime(t *testing.T) {
 	}
 }
 
-// Case 16: an upstream's fields stay where they are stricter, whole; what means nothing never does.
-func TestCase16_OneCoherentSet(t *testing.T) {
-	ours := &admit.Decision{Answer: admit.Admitted, Reports: []admit.Report{reportOf("p", 100, perMinute, 50, 30_000_000, false)}}
-	const mine = "X-RateLimit-Limit: 100\nX-RateLimit-Remaining: 50\nX-RateLimit-Reset: 30\n"
-	for name, row := range map[string]struct {
-		sets     HeaderSets
-		upstream map[string]string
-		want     string
-	}{
-		"stricter stays": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "7"},
-			"X-Ratelimit-Limit: 10\nX-Ratelimit-Remaining: 3\nX-Ratelimit-Reset: 7\n",
-		},
-		"laxer goes": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "900", "X-RateLimit-Reset": "7"}, mine,
-		},
-		"nonsense goes": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Limit": "x", "X-RateLimit-Remaining": "-3", "X-RateLimit-Reset": "NaN"}, mine,
-		},
-		"a negative reset of a stricter one goes": {
-			HeaderSets{HeadersX}, map[string]string{"X-RateLimit-Remaining": "3", "X-RateLimit-Reset": "-7"}, "X-Ratelimit-Remaining: 3\n",
-		},
-		"lists, stricter": {
-			HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `"up";r=1;t=5`, "RateLimit-Policy": `"up";q=10`},
-			"Ratelimit: \"up\";r=1;t=5\nRatelimit-Policy: \"up\";q=10\n",
-		},
-		"lists, nonsense": {
-			HeaderSets{HeadersIETF}, map[string]string{"RateLimit": `"up";r=1;t=-5`, "RateLimit-Policy": `;;`},
-			"RateLimit: \"p\";r=50;t=30\nRateLimit-Policy: \"p\";q=100;w=60\n",
-		},
-		"a set that we do not send is the upstream's": {
-			HeaderSets{HeadersIETF}, map[string]string{"X-RateLimit-Remaining": "900"},
-			"RateLimit: \"p\";r=50;t=30\nRateLimit-Policy: \"p\";q=100;w=60\nX-Ratelimit-Remaining: 900\n",
-		},
-		"an upstream is not us": {HeaderSets{}, map[string]string{"Annona-Degraded": "redis"}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			header := http.Header{}
-			for field, value := range row.upstream {
-				header.Set(field, value)
-			}
-			testFields(row.sets...).apply(header, ours)
-			if got := text(header); got != row.want {
-				t.Errorf("headers are\n%swant\n%s", got, row.want)
-			}
-		})
-	}
-}
-
 // A lone client that waits as long as Retry-After says is admitted, whatever bucket and jitter; and it is not sent away for
 // longer than its wait, the jitter and the rounding.
 func TestRetryAfterIsLongEnough(t *testing.T) {

@@ -158,6 +158,12 @@ type running struct {
 	stop func() error // drains, and returns what Run returned
 }
 
+// testTelemetry is a gateway's that nobody looks at.
+func testTelemetry(t *testing.T) *telemetry.Telemetry {
+	t.Helper()
+	return telemetry.ForTest(&lockedBuffer{})
+}
+
 func run(t *testing.T, cfg Config, s store) *running {
 	t.Helper()
 	log := &lockedBuffer{}

@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/annona-gateway/annona/gateway/identity"
+	"github.com/annona-gateway/annona/gateway/proxy"
 	"github.com/annona-gateway/annona/shared/limit"
 	"github.com/annona-gateway/annona/shared/telemetry"
 )
@@ -39,6 +40,9 @@ func (g *Gateway) identify(next echo.HandlerFunc) echo.HandlerFunc {
 				delete(r.Header, name)
 			}
 			r.Header.Del(g.config.ClientAddress.Header)
+		} else {
+			r = r.WithContext(proxy.WithTrustedPeer(r.Context()))
+			c.SetRequest(r)
 		}
 		id, err := g.identity.Identify(r, x.client)
 		if err != nil {
@@ -61,7 +65,7 @@ func (g *Gateway) stranger(p *problem, err error) bool {
 	}
 	if errors.Is(err, identity.ErrUnavailable) {
 		p.Type, p.Title, p.Status = typeCapacity, "Temporarily reduced capacity", http.StatusServiceUnavailable
-		p.RetryAfter = g.fields.retryAfter(limit.MicrosPerSecond)
+		p.RetryAfter = g.fields.Load().retryAfter(limit.MicrosPerSecond)
 		p.Detail = "Credentials cannot be checked at the moment. Try again in a moment."
 		return true
 	}

@@ -242,7 +242,7 @@ func TestTokensThatCannotBeCheckedAre503(t *testing.T) {
 	}
 }
 
-func TestHangupReloads(t *testing.T) {
+func TestHangupReloadsKeys(t *testing.T) {
 	cfg := testConfig(t, perUser, upstream(t).URL)
 	file := filepath.Join(t.TempDir(), "keys.yaml")
 	cfg.Keys, cfg.Identity.APIKeys.File = nil, file

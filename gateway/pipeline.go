@@ -33,6 +33,9 @@ type exchange struct {
 	target    *proxy.Target
 	decision  *admit.Decision
 	err       error
+
+	failed     int    // the status of a problem, also where the answer has another
+	grpcStatus string // of an answer to gRPC
 }
 
 const exchangeKey = "annona.exchange"
@@ -48,7 +51,7 @@ func (g *Gateway) pipeline() *echo.Echo {
 	e.HTTPErrorHandler = g.fail
 	e.Pre(g.observe, g.recover, g.nameRequest) // a request that panics shows in trace and log, too
 	e.Use(g.identify, g.normalise, g.admit)
-	e.RouteNotFound("/*", g.forward)
+	e.Use(func(echo.HandlerFunc) echo.HandlerFunc { return g.forward }) // the routes are ours, Echo has none
 	return e
 }
 
@@ -82,22 +85,36 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		if span.SpanContext().HasTraceID() {
 			x.traceID = span.SpanContext().TraceID().String()
 		}
-		x.answer.before = func(header http.Header) { g.complete(header, x) }
+		if r.ProtoMajor > 1 {
+			x.answer.write = g.patience.write
+		}
+		x.answer.before = func(header http.Header) { g.complete(header, r, x) }
 		c.Response().Writer = x.answer
+		r, done := hurry(x.answer.ResponseWriter, r, g.patience)
 		c.SetRequest(r.WithContext(ctx))
 		c.Set(exchangeKey, x)
 		defer func() { g.finish(ctx, span, c, x) }()
 		if err := next(c); err != nil {
 			g.fail(err, c)
 		}
+		if x.answer.status == statusGone {
+			panic(http.ErrAbortHandler) // to return is to answer 200, and the client may have closed one half only
+		}
+		done()
 		return nil
 	}
 }
 
 // complete sets our fields on an answer that is about to leave, whoever made it.
-func (g *Gateway) complete(header http.Header, x *exchange) {
+func (g *Gateway) complete(header http.Header, r *http.Request, x *exchange) {
 	header.Set(echo.HeaderXRequestID, x.requestID)
-	g.fields.apply(header, x.decision)
+	g.fields.Load().apply(header, x.decision)
+	if r.Header.Get(echo.HeaderOrigin) != "" {
+		expose(header)
+	}
+	if closes(r) {
+		header.Set("Connection", "close")
+	}
 }
 
 func (g *Gateway) finish(ctx context.Context, span trace.Span, c echo.Context, x *exchange) {
@@ -117,7 +134,7 @@ func (g *Gateway) finish(ctx context.Context, span trace.Span, c echo.Context, x
 	if x.decision != nil && x.decision.Degraded != "" {
 		span.SetAttributes(attribute.String("annona.degraded", x.decision.Degraded))
 	}
-	if x.err != nil && x.answer.status >= http.StatusInternalServerError {
+	if x.err != nil && max(x.answer.status, x.failed) >= http.StatusInternalServerError {
 		span.SetStatus(codes.Error, x.err.Error())
 	}
 	span.End()
@@ -131,7 +148,10 @@ func (g *Gateway) finish(ctx context.Context, span trace.Span, c echo.Context, x
 	if x.decision != nil && x.decision.Degraded != "" {
 		fields = append(fields, "degraded", x.decision.Degraded)
 	}
-	if x.err != nil && x.answer.status >= http.StatusInternalServerError {
+	if x.grpcStatus != "" {
+		fields = append(fields, "grpc_status", x.grpcStatus)
+	}
+	if x.err != nil && max(x.answer.status, x.failed) >= http.StatusInternalServerError {
 		fields = append(fields, "error", x.err.Error())
 	}
 	g.telemetry.Log.InfoContext(ctx, "request", fields...)
@@ -186,6 +206,9 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		d, err := g.admitter.Decide(r.Context(), asked)
 		if err != nil {
 			return err
+		}
+		if d.Answer != admit.Admitted && g.admitter.Shadow() {
+			d = admit.Decision{Answer: admit.Admitted} // the red button, whatever is out
 		}
 		x.decision = &d
 		if d.Answer != admit.Admitted {

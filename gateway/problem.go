@@ -64,6 +64,8 @@ func statusOf(err error) (status int, detail string) {
 		{proxy.ErrPath, http.StatusBadRequest},
 		{proxy.ErrNoRoute, http.StatusNotFound},
 		{proxy.ErrTooLarge, http.StatusRequestEntityTooLarge},
+		{proxy.ErrSlowBody, http.StatusRequestTimeout},
+		{proxy.ErrBody, http.StatusBadRequest},
 		{proxy.ErrUpstreamTimeout, http.StatusGatewayTimeout},
 		{proxy.ErrUpstream, http.StatusBadGateway},
 	} {
@@ -99,12 +101,18 @@ func (g *Gateway) fail(err error, c echo.Context) {
 	if p.Status == http.StatusUnauthorized {
 		header["Www-Authenticate"] = g.identity.Challenges(err)
 	}
-	header.Set("Content-Type", "application/problem+json")
+	x.failed = p.Status
 	header.Set("Cache-Control", "no-store")
+	if wantsGRPC(c.Request()) {
+		x.failGRPC(c.Request().Header.Get("Content-Type"), p)
+		return
+	}
+	header.Set("Content-Type", "application/problem+json")
 	body, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // a struct of texts and numbers
 	}
+	header.Set("Content-Length", strconv.Itoa(len(body)+1)) // HEAD hears of it, too
 	x.answer.WriteHeader(p.Status)
 	if c.Request().Method != http.MethodHead {
 		_, _ = x.answer.Write(append(body, '\n')) // the client may be gone
@@ -116,7 +124,7 @@ func (g *Gateway) explain(p *problem, d *admit.Decision) {
 	if d.Answer != admit.Denied {
 		p.Type, p.Title, p.Status = typeCapacity, "Temporarily reduced capacity", http.StatusServiceUnavailable
 		p.Detail = "Limits cannot be checked at the moment. Try again in a moment."
-		p.RetryAfter = g.fields.retryAfter(limit.MicrosPerSecond)
+		p.RetryAfter = g.fields.Load().retryAfter(limit.MicrosPerSecond)
 		return
 	}
 	p.Type, p.Title, p.Status = typeQuota, "Quota exceeded", http.StatusTooManyRequests
@@ -128,7 +136,7 @@ func (g *Gateway) explain(p *problem, d *admit.Decision) {
 	one := tightest(d.Reports)
 	capacity, remaining := int64(one.Limit.Capacity), int64(one.Remaining)
 	p.Limit, p.Remaining = &capacity, &remaining
-	p.RetryAfter = g.fields.retryAfter(d.RetryIn)
+	p.RetryAfter = g.fields.Load().retryAfter(d.RetryIn)
 	p.Detail = fmt.Sprintf("Limit %s: %s. Try again in %s.", one.Policy.Name, one.Rate(), inSeconds(p.RetryAfter))
 }
 

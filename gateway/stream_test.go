@@ -31,7 +31,8 @@ func raw(t *testing.T, addr, text string) answered {
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	method, _, _ := strings.Cut(text, " ")
+	res, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +206,13 @@ func TestH2CIsAccepted(t *testing.T) {
 func TestHeadHasNoBody(t *testing.T) {
 	g, _ := gatewayTo(t, func(http.ResponseWriter, *http.Request) {}, nil)
 	a := raw(t, g.Addr().String(), "HEAD /../x HTTP/1.1\r\nHost: x\r\nX-API-Key: key-a\r\nConnection: close\r\n\r\n")
-	if a.StatusCode != http.StatusBadRequest || len(a.body) != 0 {
-		t.Errorf("status %d with %q, want 400 with nothing", a.StatusCode, a.body)
+	same := raw(t, g.Addr().String(), "GET /../x HTTP/1.1\r\nHost: x\r\nX-API-Key: key-a\r\nConnection: close\r\n\r\n")
+	if a.StatusCode != http.StatusBadRequest || len(a.body) != 0 || a.ContentLength != int64(len(same.body)) {
+		t.Errorf("status %d with %q and length %d, want 400 with nothing and the length of GET's %d", a.StatusCode, a.body, a.ContentLength, len(same.body))
+	}
+	for name := range same.Header {
+		if a.Header.Get(name) == "" {
+			t.Errorf("GET's answer has %s, HEAD's has not", name)
+		}
 	}
 }

@@ -33,7 +33,7 @@ var (
 // Options are an Admitter's settings.
 type Options struct {
 	Region string
-	// Shadow evaluates every policy and enforces none: the local red button.
+	// Shadow is how the Admitter begins: see SetShadow.
 	Shadow    bool
 	Telemetry *telemetry.Telemetry
 }
@@ -44,6 +44,7 @@ type Admitter struct {
 	options Options
 
 	snapshot  atomic.Pointer[Snapshot]
+	shadow    atomic.Bool
 	roundTrip atomic.Int64 // to the allocator, as the agent measured it, in ns
 	waiters   waiters
 	allocator allocator
@@ -53,7 +54,9 @@ type Admitter struct {
 
 // New returns an Admitter that refuses everything until it is given a snapshot.
 func New(taker Taker, options Options) *Admitter {
-	return &Admitter{taker: newBreaker(taker, options.Telemetry.Log), options: options, local: newLocal(), memory: newMemory()}
+	a := &Admitter{taker: newBreaker(taker, options.Telemetry.Log), options: options, local: newLocal(), memory: newMemory()}
+	a.shadow.Store(options.Shadow)
+	return a
 }
 
 // Use makes s decide about every request from now on.
@@ -87,7 +90,7 @@ func (a *Admitter) Decide(ctx context.Context, asked *policy.Request) (Decision,
 	}
 	matched, err := s.document.Match(&r)
 	switch {
-	case err != nil && a.options.Shadow:
+	case err != nil && a.shadow.Load():
 		return Decision{Answer: Admitted}, nil // what is not enforced denies nobody
 	case err != nil:
 		return Decision{}, err
@@ -98,7 +101,7 @@ func (a *Admitter) Decide(ctx context.Context, asked *policy.Request) (Decision,
 	var enforced, shadow []*claim
 	for _, m := range matched {
 		c := s.claim(m)
-		if m.Policy.Enforces(c.charge.Key) && !a.options.Shadow {
+		if m.Policy.Enforces(c.charge.Key) && !a.shadow.Load() {
 			enforced = append(enforced, &c)
 		} else if !s.unserved[m.Policy] {
 			shadow = append(shadow, &c)

@@ -64,7 +64,7 @@ func (a *Admitter) Check(ctx context.Context, q Query) (Decision, []Judgement, e
 			c.charge.Cost = q.Cost
 		}
 		switch {
-		case m.Policy.Enforced && !a.options.Shadow:
+		case m.Policy.Enforced && !a.shadow.Load():
 			enforced = append(enforced, &c)
 		case s.unserved[m.Policy]:
 			continue // nobody can say anything about it

@@ -56,9 +56,8 @@ func (f Forward) problems() []string {
 }
 
 // forwardClient tells the upstream where the request comes from: from the verified client, by way of our peer. What the chain
-// held before the client is dropped, anybody wrote it. Which scheme and host the client used only a proxy can say that we trust;
-// the pipeline has taken the fields off where others sent them.
-func forwardClient(r *httputil.ProxyRequest, client netip.Addr) {
+// held before the client is dropped, anybody wrote it. Which scheme and host the client used only a trusted proxy can say.
+func forwardClient(r *httputil.ProxyRequest, client netip.Addr, trusted bool) {
 	const chain = "X-Forwarded-For"
 	peer := r.Out.Header.Get(chain) // as ReverseProxy sees it: "" for a socket without addresses
 	switch at, _ := netip.ParseAddr(peer); {
@@ -69,8 +68,8 @@ func forwardClient(r *httputil.ProxyRequest, client netip.Addr) {
 		r.Out.Header.Set(chain, client.String()+", "+peer)
 	}
 	for _, name := range []string{"X-Forwarded-Proto", "X-Forwarded-Host"} {
-		if said := r.In.Header.Get(name); said != "" {
-			r.Out.Header.Set(name, said)
+		if said := r.In.Header.Values(name); trusted && len(said) == 1 {
+			r.Out.Header.Set(name, said[0])
 		}
 	}
 }
@@ -84,17 +83,6 @@ type forwardedNames map[string]bool
 func (names forwardedNames) add(f Forward) {
 	for _, header := range f.fields() {
 		names[folded(header)] = true
-	}
-}
-
-// strip takes them off, from trailers too.
-func (names forwardedNames) strip(headers ...http.Header) {
-	for _, header := range headers {
-		for name := range header {
-			if names[folded(name)] {
-				delete(header, name)
-			}
-		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"unicode/utf8"
 )
 
 // Normalise returns the path of u in the one form that policies match and the upstream gets. What differs between the two
@@ -11,7 +12,9 @@ import (
 //
 //   - it is decoded once (a second decoding is the upstream's own business: "%252e" stays the text "%2e");
 //   - "." and ".." are resolved and repeated slashes count once, as upstreams commonly do after us;
-//   - a path that leaves the root, is not absolute, or has a control character, a backslash or a raw "#" is an [ErrPath].
+//   - a path that leaves the root, is not absolute, is not UTF-8 (an overlong "/" is not), or has a control character, a
+//     backslash or a raw "#" is an [ErrPath]; so is a "#" anywhere behind it;
+//   - a ";" is text like any other, and is forwarded as %3B so that it stays that.
 //
 // A trailing slash is kept: "/x" and "/x/" are two paths.
 func Normalise(u *url.URL) (string, error) {
@@ -29,8 +32,10 @@ func Normalise(u *url.URL) (string, error) {
 		return "/", nil // absolute form without a path; CONNECT has neither
 	case !strings.HasPrefix(path, "/"):
 		return "", fmt.Errorf("%w: it does not start with /", ErrPath)
-	case strings.Contains(raw, "#"):
+	case strings.Contains(raw, "#") || strings.Contains(u.RawQuery, "#"):
 		return "", fmt.Errorf("%w: it has a fragment", ErrPath)
+	case !utf8.ValidString(path):
+		return "", fmt.Errorf("%w: it is not UTF-8", ErrPath)
 	case strings.ContainsFunc(path, forbidden):
 		return "", fmt.Errorf("%w: it has a control character or a backslash", ErrPath)
 	}

@@ -26,6 +26,7 @@ func TestNormalise(t *testing.T) {
 		"/v1/a%3Fb":           "/v1/a?b",
 		"/v1/%C3%A9":          "/v1/é",
 		"/.well-known/x":      "/.well-known/x",
+		"/a;b/..;/c":          "/a;b/..;/c",
 		"/a/..b":              "/a/..b",
 		"//":                  "/",
 		"http://host":         "/",
@@ -42,7 +43,7 @@ func TestNormalise(t *testing.T) {
 }
 
 func TestNormaliseRefuses(t *testing.T) {
-	for _, target := range []string{"/a%00b", "/a#b", "/../x", "/v1/../../x", "/%2e%2e/x", "/a%0ab", "/a%7f", "/a%5cb", "*", "/a/../.."} {
+	for _, target := range []string{"/a%00b", "/a#b", "/../x", "/v1/../../x", "/%2e%2e/x", "/a%0ab", "/a%7f", "/a%5cb", "*", "/a/../..", "/a%c0%afb", "/%ff", "/a?b#c"} {
 		u, err := url.ParseRequestURI(target)
 		if err != nil {
 			t.Fatalf("ParseRequestURI(%q): %v", target, err)

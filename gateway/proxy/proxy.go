@@ -10,13 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/annona-gateway/annona/shared/policy"
 )
@@ -26,6 +21,8 @@ var (
 	ErrPath            = errors.New("the path is not one that can be forwarded")
 	ErrNoRoute         = errors.New("no route leads there")
 	ErrTooLarge        = errors.New("the request body is larger than this route takes")
+	ErrSlowBody        = errors.New("the request body took too long")
+	ErrBody            = errors.New("the request body cannot be read")
 	ErrUpstream        = errors.New("the upstream did not answer")
 	ErrUpstreamTimeout = errors.New("the upstream did not answer in time")
 )
@@ -42,22 +39,28 @@ type Proxy struct {
 type Target struct {
 	Route
 
-	bases   []*url.URL
-	next    atomic.Uint64
-	reverse *httputil.ReverseProxy
+	grace     time.Duration
+	upstreams *upstreams
+	reverse   *httputil.ReverseProxy
 }
 
 // call is one request on its way; it travels in the context of the request, where ReverseProxy's hooks find it.
 type call struct {
 	target *Target
-	path   string
+	path   string // without the route's prefix
 	id     policy.Identity
+	http2  bool
+	body   *body // nil: none
 	err    error
 }
 
 type callKey struct{}
 
-// New makes routes ready. They must be valid. Streams that break off are noted in log.
+func callOf(ctx context.Context) *call {
+	return ctx.Value(callKey{}).(*call) //nolint:forcetypeassert // Serve puts it there
+}
+
+// New makes routes ready. They must be valid. Upstreams that fail and streams that break off are noted in log.
 func New(routes []Route, log *slog.Logger) (*Proxy, error) {
 	p := &Proxy{strip: forwardedNames{}}
 	for _, route := range routes {
@@ -70,22 +73,20 @@ func New(routes []Route, log *slog.Logger) (*Proxy, error) {
 		if route.MaxBody == 0 {
 			route.MaxBody = DefaultMaxBody
 		}
-		t := &Target{Route: route}
-		for _, upstream := range route.Upstreams {
-			base, err := url.Parse(upstream)
-			if err != nil {
-				return nil, fmt.Errorf("route %q: upstream: %w", route.Name, err)
-			}
-			t.bases = append(t.bases, base)
+		ups, err := newUpstreams(route, log)
+		if err != nil {
+			return nil, err
 		}
-		t.reverse = &httputil.ReverseProxy{
-			Rewrite:      p.rewrite,
-			Transport:    transport(route.Timeout),
-			BufferPool:   &p.buffers,
-			ErrorHandler: keepError,
-			ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		}
-		p.routes = append(p.routes, t)
+		p.routes = append(p.routes, &Target{
+			Route: route, grace: bodyGrace, upstreams: ups,
+			reverse: &httputil.ReverseProxy{
+				Rewrite:      p.rewrite,
+				Transport:    ups,
+				BufferPool:   &p.buffers,
+				ErrorHandler: keepError,
+				ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+			},
+		})
 	}
 	return p, nil
 }
@@ -110,23 +111,32 @@ func (t *Target) Check(r *http.Request) error {
 }
 
 // Serve carries r to t's upstream with path and answers on w. If it returns an error it has written nothing.
-// Events, WebSockets and other streams pass as they come: ReverseProxy flushes answers of unknown length at once.
+// Events, WebSockets, gRPC and other streams pass as they come: ReverseProxy flushes answers of unknown length at once.
 func (t *Target) Serve(w http.ResponseWriter, r *http.Request, path string, id policy.Identity) error {
-	c := &call{target: t, path: path, id: id}
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = http.MaxBytesReader(w, r.Body, int64(t.MaxBody))
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	c := &call{target: t, path: stripped(path, t.StripPrefix), id: id, http2: r.ProtoMajor > 1}
+	r = r.WithContext(context.WithValue(ctx, callKey{}, c))
+	if c.body = newBody(w, r, t, cancel); c.body != nil {
+		r.Body = c.body
+		if isGRPC(r) {
+			c.body.release()
+		}
 	}
-	t.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+	defer c.body.end()
+	t.reverse.ServeHTTP(w, r)
 	return c.err
 }
 
 func keepError(_ http.ResponseWriter, r *http.Request, err error) {
-	c := r.Context().Value(callKey{}).(*call) //nolint:forcetypeassert // Serve puts it there
-	var tooLarge *http.MaxBytesError
+	c := callOf(r.Context())
 	var timeout net.Error
+	broken := c.body.failure()
 	switch {
-	case errors.As(err, &tooLarge):
-		c.err = ErrTooLarge
+	case broken != nil:
+		c.err = broken
+	case errors.Is(context.Cause(r.Context()), ErrUpstreamTimeout):
+		c.err = fmt.Errorf("%w: it stopped taking the body", ErrUpstreamTimeout)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		c.err = fmt.Errorf("%w: %w", ErrUpstreamTimeout, err)
 	default:
@@ -134,55 +144,11 @@ func keepError(_ http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// transport is a route's own, because the time to response headers is a property of a transport.
-func transport(timeout time.Duration) *http.Transport {
-	dialer := &net.Dialer{Timeout: min(timeout, 10*time.Second), KeepAlive: 30 * time.Second}
-	return &http.Transport{
-		DialContext:            dialer.DialContext,
-		ForceAttemptHTTP2:      true,
-		TLSHandshakeTimeout:    10 * time.Second,
-		ResponseHeaderTimeout:  timeout,
-		ExpectContinueTimeout:  time.Second,
-		IdleConnTimeout:        90 * time.Second,
-		MaxIdleConns:           1024,
-		MaxIdleConnsPerHost:    256,
-		MaxResponseHeaderBytes: 1 << 20,
-		DisableCompression:     true, // the client's and the upstream's choice, passed on
-	}
-}
-
 // Close lets go of idle connections.
 func (p *Proxy) Close() {
 	for _, t := range p.routes {
-		if transport, ok := t.reverse.Transport.(*http.Transport); ok {
-			transport.CloseIdleConnections()
-		}
+		t.upstreams.close()
 	}
-}
-
-func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
-	c := r.In.Context().Value(callKey{}).(*call) //nolint:forcetypeassert // Serve puts it there
-	t := c.target
-	base := t.bases[(t.next.Add(1)-1)%uint64(len(t.bases))]
-	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = base.Scheme, base.Host, ""
-	r.Out.URL.Path = strings.TrimSuffix(base.Path, "/") + stripped(c.path, t.StripPrefix)
-	r.Out.URL.RawPath = ""
-	// ReverseProxy drops what it cannot parse of a query; nothing here reads one, so it goes on as it came.
-	r.Out.URL.RawQuery = r.In.URL.RawQuery
-	r.SetXForwarded()
-	forwardClient(r, c.id.IP)
-	for name := range r.Out.Header {
-		if strings.HasPrefix(name, "Annona-") {
-			delete(r.Out.Header, name)
-		}
-	}
-	p.strip.strip(r.Out.Header, r.Out.Trailer)
-	t.Forward.set(r.Out.Header, &c.id)
-	// The upstream hears of our span, which is part of a trusted caller's trace, and of no other.
-	for _, name := range []string{"Traceparent", "Tracestate", "Baggage"} {
-		r.Out.Header.Del(name)
-	}
-	propagation.TraceContext{}.Inject(r.In.Context(), propagation.HeaderCarrier(r.Out.Header))
 }
 
 // buffers lends ReverseProxy its copy buffers.

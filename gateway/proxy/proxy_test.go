@@ -83,6 +83,7 @@ func TestForwardedPath(t *testing.T) {
 		"as it is":                    {"", "", "/v1/x", "/v1/x?q=1"},
 		"decoded once, encoded once":  {"", "", "/a b/%2e/#?", "/a%20b/%252e/%23%3F?q=1"},
 		"below the upstream's path":   {"/base/", "", "/v1/x", "/base/v1/x?q=1"},
+		"a parameter is text":         {"/b;v=1", "", "/a;b/..;/c", "/b;v=1/a%3Bb/..%3B/c?q=1"},
 		"prefix off":                  {"", "/api", "/api/v1", "/v1?q=1"},
 		"all of it is prefix":         {"", "/api", "/api", "/?q=1"},
 		"prefix is no whole segments": {"", "/api", "/apis/v1", "/apis/v1?q=1"},

@@ -1,0 +1,8 @@
+package admit
+
+// SetShadow begins or ends shadow at once, for every policy: all are evaluated and none is enforced. It is the local red button,
+// and asks nobody.
+func (a *Admitter) SetShadow(on bool) { a.shadow.Store(on) }
+
+// Shadow tells whether nothing is enforced.
+func (a *Admitter) Shadow() bool { return a.shadow.Load() }
