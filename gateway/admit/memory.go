@@ -64,7 +64,9 @@ func newMemory() *memory {
 func (m *memory) slot(key limit.Key) *memorySlot { return &m.slots[key[13]%memorySlots] }
 
 // holds tells whether d still denies cost.
-func (d *denial) holds(cost limit.Tokens, now time.Time) bool { return cost >= d.cost && now.Before(d.until) }
+func (d *denial) holds(cost limit.Tokens, now time.Time) bool {
+	return cost >= d.cost && now.Before(d.until)
+}
 
 // recall denies a request with these claims if one of their buckets surely lacks its cost, and leaves what is known in claims.
 // Otherwise it hands the unmet demand of their keys to the take that follows.
