@@ -323,4 +323,15 @@ func TestCheckIsNotServedOffLoopbackWithoutCredentials(t *testing.T) {
 	if code, _ := g.ready(t); code != http.StatusOK {
 		t.Errorf("/readyz: %d, want 200", code)
 	}
+	file := filepath.Join(t.TempDir(), "check.yaml")
+	if err := os.WriteFile(file, []byte("- {name: a, sha256: "+identity.Hash("one")+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g = checkGateway(t, func(c *Config) { c.Admin, c.Check.Credentials = "0.0.0.0:0", file })
+	if a := g.post(t, "/v1/check", `{}`, "Authorization", "Bearer one"); a.StatusCode != http.StatusOK {
+		t.Errorf("with a credential: %d %s, want 200", a.StatusCode, a.body)
+	}
+	if a := g.post(t, "/v1/check", `{}`); a.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without one: %d, want 401", a.StatusCode)
+	}
 }

@@ -63,9 +63,9 @@ func newMemory() *memory {
 
 func (m *memory) slot(key limit.Key) *memorySlot { return &m.slots[key[13]%memorySlots] }
 
-// holds tells whether d still denies cost under s.
-func (d *denial) holds(s *Snapshot, cost limit.Tokens, now time.Time) bool {
-	return d.snapshot == s && cost >= d.cost && now.Before(d.until)
+// holds tells whether d still denies cost.
+func (d *denial) holds(cost limit.Tokens, now time.Time) bool {
+	return cost >= d.cost && now.Before(d.until)
 }
 
 // recall denies a request with these claims if one of their buckets surely lacks its cost, and leaves what is known in claims.
@@ -120,7 +120,7 @@ func (m *memory) remind(s *Snapshot, c *claim, now time.Time) bool {
 	if c.state.Heard >= 0 {
 		c.state.Heard += age
 	}
-	c.state.Lacking = d.holds(s, c.charge.Cost, now)
+	c.state.Lacking = d.holds(c.charge.Cost, now)
 	switch {
 	case !c.state.Lacking:
 		c.state.RetryIn = 0

@@ -157,6 +157,26 @@ func TestC5_DemandDeniedFromMemoryIsTold(t *testing.T) {
 	})
 }
 
+// A request that then waits, and takes again, tells it once.
+func TestC5_DemandDeniedFromMemoryIsToldOnce(t *testing.T) {
+	answer := func(n int, r bucket.Request) (bucket.Verdict, error) {
+		if n == 2 {
+			return verdict(bucket.Wait, r, 0, "p"), nil
+		}
+		return retrying(2_000_000, "p")(n, r)
+	}
+	b := newBench(t, answer, rule("p", "global", "{redis: closed, allocator: local}", ""))
+	synctest.Test(t, func(t *testing.T) {
+		b.decide(t.Context(), t)
+		b.decide(t.Context(), t)
+		pass(100 * time.Millisecond)
+		b.decide(t.Context(), t)
+		if len(b.taker.got) != 3 || b.taker.got[1].Charges[0].Denied != 1 || b.taker.got[2].Charges[0].Denied != 0 {
+			t.Errorf("takes = %+v, want the second to tell 1 denied, and the one after its wait none", b.taker.got)
+		}
+	})
+}
+
 // An allocator that is out is found out by asking and waiting, which a policy that is then open needs.
 func TestMemoryLeavesOpenPoliciesToTheirMode(t *testing.T) {
 	answer := func(n int, r bucket.Request) (bucket.Verdict, error) {
