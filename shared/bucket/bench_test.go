@@ -46,7 +46,8 @@ func benchmarkTake(b *testing.B, policies int, charge bucket.Charge) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer store.Close()
+	b.Cleanup(func() { _ = store.Close() })
+	ticking(b, store)
 	var keys atomic.Uint64
 	b.SetParallelism(parallel)
 	b.ResetTimer()

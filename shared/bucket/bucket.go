@@ -1,6 +1,6 @@
-// Package bucket keeps one region's buckets in its Redis: take, ask, fill, schedule, and what a region mirrors there. Every
-// verb is one Lua script that decides and changes its record in one step, by Redis' own clock; Go only passes numbers in and
-// reads integers out. LAYOUT.md beside this file is the stored layout.
+// Package bucket keeps one region's buckets in its Redis: take, give back, ask, fill, schedule, the tick that vouches for the
+// store's clock, and what a region mirrors there. Every verb is one Lua script that decides and changes its record in one step,
+// by Redis' own clock; Go only passes numbers in and reads integers out. LAYOUT.md beside this file is the stored layout.
 package bucket
 
 import (

@@ -18,5 +18,6 @@ var (
 	ParseDue          = parseDue
 	ParseGateways     = parseGateways
 	ParseMirror       = parseMirror
+	ParseClocks       = parseClocks
 	ParseAnnouncement = parseAnnouncement
 )

@@ -31,7 +31,7 @@ func takes(t *testing.T, store *bucket.Store, r bucket.Request) bucket.Verdict {
 }
 
 // ticking keeps the store's clock vouched for until the test ends.
-func ticking(t *testing.T, store *bucket.Store) {
+func ticking(t testing.TB, store *bucket.Store) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

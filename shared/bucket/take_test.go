@@ -181,6 +181,7 @@ func FuzzReplies(f *testing.F) {
 		_, _ = bucket.ParseDue(0, reply)
 		_, _ = bucket.ParseGateways(reply)
 		_, _ = bucket.ParseMirror(reply)
+		_, _ = bucket.ParseClocks(reply, len(r.Charges), time.Time{})
 		_, _ = bucket.ParseAnnouncement(string(data))
 	})
 }

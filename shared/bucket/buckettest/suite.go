@@ -123,8 +123,8 @@ func tick(ctx context.Context, client *redis.Client) error {
 		local now = redis.call('TIME')
 		for i = 0, 31 do
 			local key = string.format('annona:1:{s%02d}:shard', i)
-			local ticks = redis.call('HEXISTS', key, 'tick') == 1
-			if ticks then redis.call('HSET', key, 'tick', string.format('%.0f', now[1] * 1000000 + now[2])) end
+			local at = string.format('%.0f', now[1] * 1000000 + now[2])
+			local _ = redis.call('HEXISTS', key, 'tick') == 1 and redis.call('HSET', key, 'tick', at)
 		end
 		return 1`
 	if err := client.Eval(ctx, script, nil).Err(); err != nil {

@@ -63,6 +63,14 @@ func (f *fixture) spentStaysSpent() {
 	equal(f, "outcome of a take of 50", v.Outcome, bucket.Denied)
 	equal(f, "debt", v.States[0].Level.Whole(), -10)
 	equal(f, "left of 100 again", f.levelOf(reload(cut, 100)), 40)
+	// Documents that nobody numbered, as a gateway's own file is: whoever comes last is right.
+	c = f.region(100, 0)
+	c.Revision = 0
+	equal(f, "admitted", f.admitted(60, c), 60)
+	c.Part.Capacity = 200
+	equal(f, "left of 200", f.levelOf(c), 140)
+	c.Part.Capacity = 100
+	equal(f, "left of 100", f.levelOf(c), 40)
 	// A debt refills first.
 	c = f.region(4, 1)
 	equal(f, "admitted", f.admitted(4, c), 4)
