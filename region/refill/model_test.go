@@ -44,7 +44,7 @@ func (m *model) run(span limit.Micros, perSecond int) {
 		}
 		phase := int64(m.view.Now % second)
 		due := phase*int64(perSecond)/int64(second) != (phase-int64(ms))*int64(perSecond)/int64(second)
-		if due && !(m.serial && len(m.deadlines) > 0) {
+		if due && (!m.serial || len(m.deadlines) == 0) {
 			m.take(0)
 		}
 		m.expire()
