@@ -13,7 +13,7 @@ import (
 	"github.com/annona-gateway/annona/gateway/identity"
 )
 
-func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // a bubble's clock moves no other way
+func pass(d time.Duration) { <-time.After(d) }
 
 // numbered is client i of many.
 func numbered(i int) identity.Client {
