@@ -19,6 +19,7 @@ import (
 	"github.com/annona-gateway/annona/deployments/demo"
 	"github.com/annona-gateway/annona/e2e/cluster"
 	"github.com/annona-gateway/annona/e2e/oracle"
+	"github.com/annona-gateway/annona/shared/bucket/buckettest"
 	"github.com/annona-gateway/annona/shared/telemetry"
 )
 
@@ -76,7 +77,7 @@ func freePorts(t *testing.T, n int) []string {
 	t.Helper()
 	var ports []string
 	for range n {
-		port, err := cluster.FreePort()
+		port, err := buckettest.FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}

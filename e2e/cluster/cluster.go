@@ -16,6 +16,7 @@ import (
 
 	"github.com/annona-gateway/annona/deployments/upstream"
 	"github.com/annona-gateway/annona/deployments/wan"
+	"github.com/annona-gateway/annona/shared/bucket/buckettest"
 )
 
 // Options shape a cluster.
@@ -178,7 +179,7 @@ func (c *Cluster) writeShared(o Options) error {
 }
 
 func (c *Cluster) startNATS() error {
-	port, err := FreePort()
+	port, err := buckettest.FreePort()
 	if err != nil {
 		return err
 	}
@@ -192,7 +193,7 @@ func (c *Cluster) startNATS() error {
 }
 
 func (c *Cluster) startAllocator() error {
-	port, err := FreePort()
+	port, err := buckettest.FreePort()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/annona-gateway/annona/deployments/wan"
+	"github.com/annona-gateway/annona/shared/bucket/buckettest"
 	"github.com/annona-gateway/annona/shared/policy"
 )
 
@@ -31,7 +32,7 @@ func (c *Cluster) startRegions(o Options) error {
 }
 
 func (c *Cluster) startRedis(r *Region) error {
-	port, err := FreePort()
+	port, err := buckettest.FreePort()
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func (c *Cluster) startAgent(r *Region, oneWay time.Duration) error {
 		return err
 	}
 	r.Link = link
-	port, err := FreePort()
+	port, err := buckettest.FreePort()
 	if err != nil {
 		return err
 	}
@@ -67,11 +68,11 @@ func (c *Cluster) startAgent(r *Region, oneWay time.Duration) error {
 }
 
 func (c *Cluster) startGateway(r *Region, i int) error {
-	listen, err := FreePort()
+	listen, err := buckettest.FreePort()
 	if err != nil {
 		return err
 	}
-	admin, err := FreePort()
+	admin, err := buckettest.FreePort()
 	if err != nil {
 		return err
 	}

@@ -30,15 +30,11 @@ type Server struct {
 // the test.
 func StartRedis(t testing.TB, args ...string) *Server {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := FreePort()
 	if err != nil {
-		t.Fatalf("find a free port: %v", err)
+		t.Fatal(err)
 	}
-	addr := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatalf("find a free port: %v", err)
-	}
-	s := &Server{Addr: addr, Dir: t.TempDir(), t: t, args: args}
+	s := &Server{Addr: fmt.Sprintf("127.0.0.1:%d", port), Dir: t.TempDir(), t: t, args: args}
 	s.start()
 	t.Cleanup(s.Kill)
 	return s
