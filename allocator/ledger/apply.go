@@ -42,6 +42,7 @@ func (l *Ledger) applyBegun(at limit.Micros, f *factpb.Begun) {
 func (p *pool) begin(shift, at, life limit.Micros) {
 	p.mark += shift
 	p.heardAt += shift
+	p.keep = min(p.keep+shift, limit.Never)
 	for i := range p.holders {
 		h := &p.holders[i]
 		h.heardAt += shift
@@ -90,6 +91,7 @@ func (l *Ledger) applyDecided(at limit.Micros, f *factpb.Decided) {
 func (p *pool) tune(f *factpb.Decided) {
 	p.refill(limit.Tokens(f.GetRefilled()), limit.Micros(f.GetMarkUs()))
 	if n := f.GetNumbers(); n != nil {
+		p.keep = max(p.keep, p.fullAt())
 		p.variant = n.GetVariant()
 		p.budget = limit.Budget{Capacity: limit.Tokens(n.GetCapacity()), Rate: limit.Rate(n.GetRate())}
 	}

@@ -17,7 +17,8 @@ type pool struct {
 	level   limit.Tokens // negative after the capacity fell below what was out
 	mark    limit.Micros // up to where the refill was credited
 	heardAt limit.Micros
-	holders []holder // by region
+	keep    limit.Micros // until when it would not be full by numbers that it had before
+	holders []holder     // by region
 
 	dueAt limit.Micros // when time alone changes this pool
 	due   int          // its place in the schedule

@@ -98,7 +98,8 @@ func (w *world) settleDown() {
 		w.now += 60 * limit.MicrosPerSecond
 	}
 	p, known := w.ledger.Pool(w.now+w.clock, worldPolicy, limit.Key(worldKey))
-	if known && p.Budget == w.terms.Pool {
+	id := poolID{policy: worldPolicy, key: limit.Key(worldKey)}
+	if known && p.Budget == w.terms.Pool && w.ledger.pools[id].keep < w.now+w.clock-600*limit.MicrosPerSecond {
 		w.t.Fatalf("an idle pool is not forgotten\n%s", w.ledger)
 	}
 }

@@ -77,9 +77,12 @@ func (p *pool) nextDue() limit.Micros {
 	if out {
 		return due
 	}
+	return max(p.fullAt(), p.keep, p.heardAt+IdleFor)
+}
+
+// fullAt is when p is full by its numbers. An unknown pool is full of whatever numbers it is asked for, so one that had larger
+// numbers is not forgotten before those would have filled it.
+func (p *pool) fullAt() limit.Micros {
 	full := p.budget.TimeTo((p.budget.Capacity - p.level).Micro())
-	if full >= limit.Never {
-		return limit.Never
-	}
-	return max(p.mark+full, p.heardAt+IdleFor)
+	return min(p.mark+full, limit.Never)
 }

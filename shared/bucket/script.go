@@ -47,7 +47,7 @@ var (
 	epochScript     = loadScript("epoch", "limits")
 	clockScript     = loadScript("clock")
 	tickScript      = loadScript("tick", "limits")
-	giveBackScript  = loadScript("giveback")
+	giveBackScript  = loadScript("giveback", "limits")
 	dueScript       = loadScript("due")
 	scheduleScript  = loadScript("schedule")
 	setMirrorScript = loadScript("setmirror")

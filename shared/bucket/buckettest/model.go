@@ -43,6 +43,7 @@ type record struct {
 	view                   bucket.View
 	ttl, deadline, waitsTo limit.Micros
 	filled, pool           limit.Tokens
+	dryCost                limit.Tokens // the pool was dry for
 	poolAt, toldAt, fitsAt limit.Micros
 	// What the item in flight reported, beyond what view shows.
 	askedReturned, askedLapsed limit.Tokens
@@ -151,6 +152,9 @@ func (m *Model) open(now limit.Micros, c bucket.Charge) *line {
 	l.begin(now, m.look(now, c.Ref))
 	l.retune(now, m)
 	r := l.r
+	if r.view.DryUntil > 0 && r.view.Revision < c.Revision {
+		r.view.DryUntil, r.fitsAt, l.changed = 0, 0, true // said of other numbers
+	}
 	l.changed = r.lapse(now) || l.changed
 	if c.Leased && c.Denied > 0 {
 		r.view.Denied += c.Denied
@@ -159,10 +163,13 @@ func (m *Model) open(now limit.Micros, c bucket.Charge) *line {
 	level, took := c.Part.Refill(r.level, now-r.mark)
 	l.level, l.mark = level, r.mark+took
 	l.lease = max(0, c.Cost-max(0, level).Whole())
-	l.lacks = l.lease > r.view.Left
-	l.ends = l.lacks && (!c.Leased || c.Pool.Capacity < c.Cost || r.view.DryUntil > now || r.view.Waiting+l.more() > c.Pool.Capacity)
+	l.lacks = l.lease > r.view.Left || (l.lease > 0 && !c.Leased)
+	l.ends = l.lacks && (!c.Leased || c.Pool.Capacity < c.Cost || l.dry(now) || r.view.Waiting+l.more() > c.Pool.Capacity)
 	return l
 }
+
+// dry is true where the pool is known not to have the cost; what it lacks for a larger one it may have for this.
+func (l *line) dry(now limit.Micros) bool { return l.r.view.DryUntil > now && l.Cost >= l.r.dryCost }
 
 // begin takes known, the bucket's record if there is one, into the shard's epoch.
 func (l *line) begin(now limit.Micros, known *record) {
@@ -282,6 +289,9 @@ func (l *line) more() limit.Tokens {
 
 func (l *line) want(now limit.Micros, q bucket.Request, waits bool) {
 	v := &l.r.view
+	if v.DryUntil > now && !l.dry(now) {
+		v.DryUntil, l.r.fitsAt = 0, 0
+	}
 	if v.Waiting == 0 || v.Cost < l.Cost {
 		v.Cost = l.Cost
 	}

@@ -92,7 +92,7 @@ func (m *Model) Fill(now limit.Micros, g bucket.Grant) bool {
 		r.ttl = ttl
 	}
 	v.Applied, r.deadline, r.filled = v.Seq, 0, v.Left
-	v.DryUntil = now + limit.Micros(g.DryFor.Microseconds())
+	v.DryUntil, r.dryCost = now+limit.Micros(g.DryFor.Microseconds()), v.Cost
 	r.pool, r.poolAt, s.heardAt = g.PoolLevel, now, now
 	r.fitsAt = min(limit.Never, now+limit.Micros(g.FitsIn.Microseconds()))
 	v.Waiting, r.waitsTo, r.toldAt, v.Traceparent = 0, 0, 0, ""

@@ -23,6 +23,8 @@ end
 local function to_part(r, back, now)
   local v = redis.call('HMGET', KEYS[2], 'top', 'top_since')
   if tonumber(v[2] or 0) > tonumber(ARGV[6]) then return 0 end -- the mark is younger than the take
+  local e = read_limit(redis.call('HGET', KEYS[1], limit_field(r.policy, r.variant)))
+  if not e or e.count ~= r.changes then return 0 end -- other numbers are in force (A3)
   local full = r.capacity * MICRO
   local level, took = refill(r.level, now - r.mark, full, r.rate)
   local top = max(tonumber(v[1] or 0), level)

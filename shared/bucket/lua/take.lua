@@ -91,10 +91,11 @@ end
 -- begin makes r the record that an unknown bucket, or one of an older epoch, has in this one (E3). What is known goes on
 -- without the gap: a bucket of scope region, and where the epoch began for the clock alone a leased one too.
 local function begin(r, c, now)
-  local known, goes_on = r.epoch ~= nil, false
+  local known, goes_on, older = r.epoch ~= nil, false, 0
   if known then
     local v = redis.call('HMGET', c.shard.key, 'birth', 'reason', 'before', 'until')
     local birth = tonumber(v[1])
+    older = birth
     local same = v[2] == 'clock' and r.epoch == v[3] -- the same server, and the epoch just before
     goes_on = same or not c.leased
     if goes_on then
@@ -108,7 +109,7 @@ local function begin(r, c, now)
   r.existed, r.fresh, r.epoch = known, true, c.shard.epoch
   if not goes_on then
     r.capacity, r.rate, r.changes = c.capacity, c.rate, c.limit.count
-    local at = born_at(c)
+    local at = max(born_at(c), older)
     if at > 0 then r.level, r.mark = 0, at else r.level, r.mark = c.capacity * MICRO, now end
   end
   for _, name in ipairs({'left', 'expires_at', 'spent', 'lapsed', 'denied', 'waiting', 'waiting_until', 'dry_until', 'fits_at',
@@ -142,6 +143,15 @@ local function retune(r, c, now)
   if r.open_until > 0 then set(r, 'open_until', 0) end -- the mark of E5 is a level of the old numbers: nothing comes back
 end
 
+-- forget_dry lets the pool be asked again.
+local function forget_dry(r)
+  set(r, 'dry_until', 0)
+  set(r, 'fits_at', 0)
+end
+
+-- dry is true where the pool is known not to have c's cost. What it lacks for a larger one it may have for this.
+local function dry(c, now) return c.r.dry_until > now and c.cost >= c.r.dry_cost end
+
 -- round names the time since the last fill, which ended all waits.
 local function round(r) return r.pool_at + 1 end
 
@@ -153,16 +163,17 @@ local function open(c, now)
   local r = load(c.key)
   if r.epoch ~= c.shard.epoch then begin(r, c, now) end
   retune(r, c, now)
+  if r.dry_until > 0 and (tonumber(r.revision) or 0) < c.revision then forget_dry(r) end -- said of other numbers
   lapse(r, now)
   if c.leased and c.denied > 0 then set(r, 'denied', r.denied + c.denied) end
   local level, took = refill(r.level, now - r.mark, c.capacity * MICRO, c.rate)
   c.r, c.level, c.mark = r, level, r.mark + took
   local lease = max(0, c.cost - floor(max(level, 0) / MICRO)) -- whole tokens beyond the own part's, rounded up
-  c.lease, c.lacks = lease, lease > r.left
+  c.lease, c.lacks = lease, lease > (c.leased and r.left or 0)
   if c.lacks then
     c.hopeless = not c.leased or c.pool < c.cost
     c.more = already_waits(c) and 0 or c.cost
-    c.terminal = c.hopeless or r.dry_until > now or r.waiting + c.more > c.pool
+    c.terminal = c.hopeless or dry(c, now) or r.waiting + c.more > c.pool
   end
 end
 
@@ -213,6 +224,7 @@ end
 -- want registers what c lacks as demand: as waiting, or as denied.
 local function want(c, waits, now)
   local r = c.r
+  if r.dry_until > now and not dry(c, now) then forget_dry(r) end -- asked anew, for less
   set(r, 'cost', r.waiting > 0 and max(r.cost, c.cost) or c.cost)
   if waits then
     set(r, 'waiting_until', max(r.waiting > 0 and r.waiting_until or 0, now + tonumber(ARGV[4])))
