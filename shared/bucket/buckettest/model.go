@@ -44,6 +44,7 @@ type record struct {
 	ttl, deadline, waitsTo limit.Micros
 	filled, pool           limit.Tokens
 	dryCost                limit.Tokens // the pool was dry for
+	keepUntil              limit.Micros // full by numbers that it had before
 	poolAt, toldAt, fitsAt limit.Micros
 	// What the item in flight reported, beyond what view shows.
 	askedReturned, askedLapsed limit.Tokens
@@ -220,6 +221,9 @@ func (l *line) retune(now limit.Micros, m *Model) {
 		}
 		r.level, _ = smaller.Refill(r.level, at-r.mark)
 	}
+	if !l.fresh {
+		r.keepUntil = min(limit.Never, max(r.keepUntil, now+r.numbers.TimeTo(r.numbers.Capacity.Micro()-r.level)))
+	}
 	if l.Leased {
 		r.level = min(r.level, l.Part.Capacity.Micro())
 	} else {
@@ -336,7 +340,7 @@ func (m *Model) write(now limit.Micros, l *line) {
 
 func (r *record) keep(now limit.Micros) {
 	full := r.numbers.TimeTo(r.numbers.Capacity.Micro() - r.level)
-	life := min(max(60*limit.MicrosPerSecond, 2*full, 2*r.ttl), limit.Never)
+	life := min(max(60*limit.MicrosPerSecond, 2*full, 2*(r.keepUntil-now), 2*r.ttl), limit.Never)
 	r.dies = now + (life/1000+1)*1000
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -85,6 +86,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 			f.bound()
 		}
 	}
+	maps.Copy(scenarios, schedules)
 	for name, scenario := range scenarios {
 		t.Run(name, func(t *testing.T) { scenario(newFixture(t, open(t))) })
 	}

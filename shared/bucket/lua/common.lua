@@ -82,7 +82,7 @@ local function refuse(position, why, epoch) return {-1, position, why, epoch} en
 local function load(key)
   local v = redis.call('HMGET', key, 'epoch', 'level', 'mark', 'capacity', 'rate', 'left', 'expires_at', 'spent', 'waiting',
     'waiting_until', 'dry_until', 'pool_level', 'pool_at', 'deadline', 'filled', 'told_at', 'denied', 'lapsed', 'ttl', 'cost',
-    'revision', 'variant', 'fits_at', 'changes', 'open_until', 'dry_cost')
+    'revision', 'variant', 'fits_at', 'changes', 'open_until', 'dry_cost', 'keep_until')
   return {
     writes = {}, epoch = v[1] or nil,
     level = tonumber(v[2] or 0), mark = tonumber(v[3] or 0), capacity = tonumber(v[4] or 0), rate = tonumber(v[5] or 0),
@@ -92,7 +92,7 @@ local function load(key)
     filled = tonumber(v[15] or 0), told_at = tonumber(v[16] or 0), denied = tonumber(v[17] or 0),
     lapsed = tonumber(v[18] or 0), ttl = tonumber(v[19] or 0), cost = tonumber(v[20] or 0),
     revision = v[21] or '', variant = v[22] or '', fits_at = tonumber(v[23] or 0),
-    changes = tonumber(v[24] or 0), open_until = tonumber(v[25] or 0), dry_cost = tonumber(v[26] or 0),
+    changes = tonumber(v[24] or 0), open_until = tonumber(v[25] or 0), dry_cost = tonumber(v[26] or 0), keep_until = tonumber(v[27] or 0),
   }
 end
 
@@ -118,7 +118,8 @@ end
 local function save(key, r)
   redis.call('HSET', key, unpack(r.writes))
   local full = min(NEVER, time_to(r.capacity * MICRO - r.level, r.rate) + (r.max_delay or 0))
-  local life = min(max(LEAST_LIFE, 2 * full, 2 * r.ttl, 2 * (r.window or 0)), NEVER)
+  local kept = r.keep_until > 0 and r.keep_until - clock() or 0 -- until full by numbers that it had before
+  local life = min(max(LEAST_LIFE, 2 * full, 2 * kept, 2 * r.ttl, 2 * (r.window or 0)), NEVER)
   redis.call('PEXPIRE', key, text(floor(life / 1000) + 1))
 end
 

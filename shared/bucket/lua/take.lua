@@ -134,6 +134,9 @@ local function retune(r, c, now)
     local full = room and min(r.capacity, c.capacity) or r.capacity
     level = refill(level, at - r.mark, full * MICRO, min(r.rate, c.rate))
   end
+  if not r.fresh then
+    set(r, 'keep_until', min(NEVER, max(r.keep_until, now + time_to(r.capacity * MICRO - level, r.rate))))
+  end
   if room then level = min(level, c.capacity * MICRO) else level = level + (c.capacity - r.capacity) * MICRO end
   set(r, 'level', level)
   set(r, 'mark', max(r.mark, at))
