@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -25,6 +27,9 @@ import (
 var version = "dev"
 
 func main() {
+	// Libraries that write to the standard logger quote what they met, an upstream's bytes among it; what matters comes back as
+	// an error of the call.
+	log.SetOutput(io.Discard) //nolint:forbidigo // it silences, and logs nothing
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:])
 	stop()
@@ -70,6 +75,9 @@ func versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
-		Run:   func(cmd *cobra.Command, _ []string) { cmd.Println("annona", version) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "annona", version)
+			return err //nolint:wrapcheck // of standard output
+		},
 	}
 }

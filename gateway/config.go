@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -76,8 +77,10 @@ func (c Config) Validate() error {
 		c.TLS.validate(),
 	}
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if c.Listen == "" || c.Admin == "" {
-		wrong("listen and admin: give an address, such as :8081")
+	for name, address := range map[string]string{"listen": c.Listen, "admin": c.Admin} {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			wrong("%s %q: give HOST:PORT, such as :8081", name, address)
+		}
 	}
 	if len(c.Redis.Addrs) == 0 {
 		wrong("redis.addrs: give the region's Redis, such as 127.0.0.1:6379")

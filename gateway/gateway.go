@@ -100,7 +100,7 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 	}
 	s, err := bucket.Open(cfg.Redis)
 	if err != nil {
-		return nil, fmt.Errorf("redis: %w", err)
+		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
 	}
 	g, err := open(ctx, cfg, tel, s)
 	if err != nil {

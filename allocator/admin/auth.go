@@ -33,10 +33,11 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			return errUnauthenticated
 		}
 		credential, known := find(*s.credentials.Load(), token)
-		if wait := s.failures.judge(peer(c.Request()), known, s.cfg.Now()); wait > 0 {
-			return &tooManyFailuresError{wait: wait}
-		}
 		if !known {
+			// A right token passes whatever came from its address: a neighbour that guesses must not lock an operator out.
+			if wait := s.failures.judge(peer(c.Request()), s.cfg.Now()); wait > 0 {
+				return &tooManyFailuresError{wait: wait}
+			}
 			s.cfg.Log.WarnContext(c.Request().Context(), "admin credential refused", "route", c.Path())
 			return errUnauthenticated
 		}
@@ -102,16 +103,13 @@ type failureCount struct {
 func newFailures() *failures { return &failures{addrs: map[netip.Prefix]failureCount{}} }
 
 // judge counts a wrong token and returns how long addr must wait, 0 if it need not.
-func (f *failures) judge(addr netip.Prefix, right bool, now time.Time) time.Duration {
+func (f *failures) judge(addr netip.Prefix, now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forgetLocked(now)
 	count, known := f.addrs[addr]
 	if count.wrong >= maxFailures {
 		return count.ends.Sub(now)
-	}
-	if right {
-		return 0
 	}
 	if !known {
 		count.ends = now.Add(failureWindow)

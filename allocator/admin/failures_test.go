@@ -15,7 +15,7 @@ func TestFailuresAreBounded(t *testing.T) {
 	}
 	for i := range 2 * maxFailureAddrs {
 		now = now.Add(time.Millisecond)
-		f.judge(addr(i), false, now)
+		f.judge(addr(i), now)
 		if len(f.addrs) > maxFailureAddrs {
 			t.Fatalf("%d addresses are counted, at most %d may be", len(f.addrs), maxFailureAddrs)
 		}
@@ -23,7 +23,7 @@ func TestFailuresAreBounded(t *testing.T) {
 	if _, known := f.addrs[addr(2*maxFailureAddrs-1)]; !known {
 		t.Error("the latest address is forgotten")
 	}
-	f.judge(addr(0), false, now.Add(2*failureWindow))
+	f.judge(addr(0), now.Add(2*failureWindow))
 	if len(f.addrs) != 1 {
 		t.Errorf("%d addresses are counted after every window has passed, want 1", len(f.addrs))
 	}

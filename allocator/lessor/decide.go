@@ -6,6 +6,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/annona-gateway/annona/allocator/ledger"
 	"github.com/annona-gateway/annona/allocator/ledger/factpb"
@@ -63,6 +64,13 @@ func (s *shard) item(
 ) (*leasepb.Answer, error) {
 	terms, refusal := n.termsFor(item)
 	if refusal != leasepb.Refusal_REFUSAL_UNSPECIFIED {
+		// A policy that is gone, or leases no more: what is out is settled and comes back, by the last numbers; nothing is granted.
+		if pool, known := s.loop.books.Pool(at, item.GetPolicy(), lease.KeyOf(item)); known {
+			item, refusal = windingUp(item, pool.Variant), leasepb.Refusal_REFUSAL_UNSPECIFIED
+			terms.Pool = pool.Budget
+		}
+	}
+	if refusal != leasepb.Refusal_REFUSAL_UNSPECIFIED {
 		t.add("refused", env.GetRegion())
 		return &leasepb.Answer{
 			Key: item.GetKey(), Policy: item.GetPolicy(), Session: item.GetSession(), Seq: item.GetSeq(), Window: item.GetWindow(),
@@ -86,6 +94,13 @@ func (s *shard) item(
 		return nil, fmt.Errorf("decide: %w", err)
 	}
 	return answer, nil
+}
+
+// windingUp is item as one of a bucket that drains.
+func windingUp(item *leasepb.Item, variant string) *leasepb.Item {
+	c := proto.CloneOf(item)
+	c.Variant, c.Want, c.Waiting, c.Draining = variant, 0, 0, true
+	return c
 }
 
 // answer sends what was decided for env, with the record that holds it. An answer that is lost is asked for again.

@@ -88,7 +88,39 @@ func (a *Admitter) Decide(ctx context.Context, asked *policy.Request) (Decision,
 	if s == nil {
 		return Decision{Answer: Refused, Cause: ErrNoDocument}, nil
 	}
-	matched, err := s.document.Match(&r)
+	d, err := a.decide(ctx, s, &r, false)
+	if err == nil && errors.Is(d.Cause, bucket.ErrOlderRevision) {
+		return a.decide(ctx, a.newer(ctx, s), &r, true)
+	}
+	return d, err
+}
+
+// newerWithin is how long a request whose document was found to be an old one waits for the new one, which another gateway of
+// the region has already.
+const newerWithin = 500 * time.Millisecond
+
+// newer waits for a snapshot other than s, and returns the one in use.
+func (a *Admitter) newer(ctx context.Context, s *Snapshot) *Snapshot {
+	const every = 10 * time.Millisecond // it is seldom, and short
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for range newerWithin / every {
+		if now := a.snapshot.Load(); now != s {
+			return now
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return s
+		}
+	}
+	return a.snapshot.Load()
+}
+
+// decide answers r by s. Unless it is the last attempt, an s that proves to be an older document's leaves r undecided, with
+// bucket.ErrOlderRevision as the cause: such a take has surely charged nothing.
+func (a *Admitter) decide(ctx context.Context, s *Snapshot, r *policy.Request, last bool) (Decision, error) {
+	matched, err := s.document.Match(r)
 	switch {
 	case err != nil && a.shadow.Load():
 		return Decision{Answer: Admitted}, nil // what is not enforced denies nobody
@@ -107,7 +139,7 @@ func (a *Admitter) Decide(ctx context.Context, asked *policy.Request) (Decision,
 			shadow = append(shadow, &c)
 		}
 	}
-	d := a.enforce(ctx, s, enforced)
+	d := a.enforce(ctx, s, enforced, last)
 	if d.Answer == Admitted && len(shadow) > 0 {
 		a.evaluate(ctx, s, shadow)
 	}
@@ -116,7 +148,7 @@ func (a *Admitter) Decide(ctx context.Context, asked *policy.Request) (Decision,
 
 // enforce charges all claims or none. A round that lacks only what an allocator that is out would have brought, at policies
 // that are then open, is followed by one without those policies: they stay uncharged, the others still decide.
-func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim) Decision {
+func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim, last bool) Decision {
 	for _, c := range claims {
 		if s.unserved[c.policy] {
 			return a.couldNotAsk(ctx, s, claims, fmt.Errorf("%w: policy %s: %s", errUnserved, c.policy.Name, s.why))
@@ -130,6 +162,8 @@ func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim) De
 		outcome, waitedNow, err := a.ask(ctx, asking, !waited)
 		waited = waited || waitedNow
 		switch {
+		case errors.Is(err, bucket.ErrOlderRevision) && !last:
+			return Decision{Answer: Refused, Cause: err}
 		case err != nil:
 			return a.couldNotAsk(ctx, s, claims, err)
 		case outcome == bucket.Admitted:

@@ -99,7 +99,7 @@ func (a *Admitter) judge(ctx context.Context, s *Snapshot, q Query, enforced, sh
 		}
 		return d
 	}
-	d := a.enforce(ctx, s, enforced)
+	d := a.enforce(ctx, s, enforced, true)
 	switch {
 	case len(shadow) == 0 || d.Answer == Refused:
 	case d.Answer == Admitted:

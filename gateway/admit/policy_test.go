@@ -2,9 +2,11 @@ package admit_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/annona-gateway/annona/gateway/admit"
@@ -118,4 +120,40 @@ func TestStripCosts(t *testing.T) {
 	if b.StripCosts(header); len(header) != 1 || header.Get("X-Other") != "1" {
 		t.Errorf("StripCosts leaves %v", header)
 	}
+}
+
+// A request that began under an older document than the one whose numbers are in force is decided by the new one: a change of
+// limits is no outage.
+func TestDecideAgainByTheNewerDocument(t *testing.T) {
+	newer := newBench(t, admitting, rule("p", "region", "open", "")).Snapshot()
+	var b *bench
+	b = newBench(t, func(n int, r bucket.Request) (bucket.Verdict, error) {
+		if n == 1 {
+			time.AfterFunc(50*time.Millisecond, func() { b.Use(newer) })
+			return bucket.Verdict{}, fmt.Errorf("%w: %w", bucket.ErrCouldNotAsk, bucket.ErrOlderRevision)
+		}
+		return verdict(bucket.Admitted, r, 0), nil
+	}, rule("p", "region", "open", ""))
+	synctest.Test(t, func(t *testing.T) {
+		if d := b.decide(t.Context(), t); d.Answer != admit.Admitted || d.Degraded != "" {
+			t.Errorf("Decide = %+v, want admitted, not degraded", d)
+		}
+		if len(b.taker.got) != 2 {
+			t.Errorf("%d takes, want two", len(b.taker.got))
+		}
+	})
+}
+
+// Without a newer one the failure modes decide, after a bounded wait.
+func TestDecideWithoutTheNewerDocument(t *testing.T) {
+	b := newBench(t, func(int, bucket.Request) (bucket.Verdict, error) {
+		return bucket.Verdict{}, fmt.Errorf("%w: %w", bucket.ErrCouldNotAsk, bucket.ErrOlderRevision)
+	}, rule("p", "region", "closed", ""))
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		d := b.decide(t.Context(), t)
+		if waited := time.Since(start); d.Answer != admit.Refused || waited != 500*time.Millisecond {
+			t.Errorf("Decide = %v after %v, want refused after 500ms", d.Answer, waited)
+		}
+	})
 }
