@@ -7,19 +7,31 @@ import (
 	"strings"
 )
 
-// codesOfGRPC are gRPC's words for the statuses of HTTP that a gateway answers with; any other is unknown (2).
+// The codes of gRPC that a gateway answers with (gRPC's doc/statuscodes.md).
+const (
+	grpcUnknown           = 2
+	grpcDeadlineExceeded  = 4
+	grpcPermissionDenied  = 7
+	grpcResourceExhausted = 8
+	grpcNoSuchMethod      = 12
+	grpcInternal          = 13
+	grpcUnavailable       = 14
+	grpcUnauthenticated   = 16
+)
+
+// codesOfGRPC are gRPC's words for the statuses of HTTP that a gateway answers with.
 var codesOfGRPC = map[int]int{
-	http.StatusBadRequest:            13, // internal: no gRPC client sends such a request
-	http.StatusUnauthorized:          16,
-	http.StatusForbidden:             7,
-	http.StatusNotFound:              12, // unimplemented
-	http.StatusRequestTimeout:        4,  // deadline exceeded
-	http.StatusRequestEntityTooLarge: 8,
-	http.StatusTooManyRequests:       8, // resource exhausted
-	http.StatusInternalServerError:   13,
-	http.StatusBadGateway:            14,
-	http.StatusServiceUnavailable:    14, // unavailable
-	http.StatusGatewayTimeout:        14,
+	http.StatusBadRequest:            grpcInternal, // no gRPC client sends such a request
+	http.StatusUnauthorized:          grpcUnauthenticated,
+	http.StatusForbidden:             grpcPermissionDenied,
+	http.StatusNotFound:              grpcNoSuchMethod,
+	http.StatusRequestTimeout:        grpcDeadlineExceeded,
+	http.StatusRequestEntityTooLarge: grpcResourceExhausted,
+	http.StatusTooManyRequests:       grpcResourceExhausted,
+	http.StatusInternalServerError:   grpcInternal,
+	http.StatusBadGateway:            grpcUnavailable,
+	http.StatusServiceUnavailable:    grpcUnavailable,
+	http.StatusGatewayTimeout:        grpcUnavailable,
 }
 
 // wantsGRPC tells whether r's client reads a status of gRPC: gRPC proper needs HTTP/2, gRPC-Web does not.
@@ -37,7 +49,7 @@ func (x *exchange) failGRPC(contentType string, p problem) {
 	header := x.answer.Header()
 	code, known := codesOfGRPC[p.Status]
 	if !known {
-		code = 2
+		code = grpcUnknown
 	}
 	message := p.Detail
 	if message == "" {

@@ -24,25 +24,14 @@ func callersTrace(r *http.Request, client identity.Client) context.Context {
 	return telemetry.Extract(r.Context(), r.Header)
 }
 
-// hearsay are headers in which proxies tell upstreams whom they serve. Upstreams believe them, so that nobody may write them but
-// a proxy that is trusted.
-var hearsay = []string{
-	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Forwarded-Server", "X-Real-Ip",
-	"X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "True-Client-Ip",
-	"Fastly-Client-Ip", "Fly-Client-Ip",
-}
-
 func (g *Gateway) identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		x, r := exchangeOf(c), c.Request()
-		if !x.client.Trusted {
-			for _, name := range hearsay {
-				delete(r.Header, name)
-			}
-			r.Header.Del(g.config.ClientAddress.Header)
-		} else {
+		if x.client.Trusted {
 			r = r.WithContext(proxy.WithTrustedPeer(r.Context()))
 			c.SetRequest(r)
+		} else {
+			r.Header.Del(g.config.ClientAddress.Header) // whatever its name: the proxy takes off those of a known one
 		}
 		id, err := g.identity.Identify(r, x.client)
 		if err != nil {

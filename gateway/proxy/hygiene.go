@@ -24,8 +24,13 @@ func trusted(ctx context.Context) bool {
 // pathHeaders would have an upstream serve another path than the one that was matched.
 var pathHeaders = map[string]bool{"X-Original-Url": true, "X-Rewrite-Url": true, "X-Original-Uri": true}
 
-// wayHeaders tell of the way so far, as all that begins with X-Forwarded- does.
-var wayHeaders = map[string]bool{"Forwarded": true, "X-Forwarded": true, "X-Real-Ip": true}
+// wayHeaders tell of the way so far and of whom it began with, as all that begins with X-Forwarded- does. Upstreams believe them,
+// so that nobody may write them but a proxy that is trusted.
+var wayHeaders = map[string]bool{
+	"Forwarded": true, "X-Forwarded": true, "X-Real-Ip": true, "X-Client-Ip": true, "X-Cluster-Client-Ip": true,
+	"X-Original-Forwarded-For": true, "Cf-Connecting-Ip": true, "Cf-Connecting-Ipv6": true, "True-Client-Ip": true,
+	"Fastly-Client-Ip": true, "Fly-Client-Ip": true,
+}
 
 // traceHeaders: the upstream hears of our span, which is part of a trusted caller's trace, and of no other.
 var traceHeaders = map[string]bool{"Traceparent": true, "Tracestate": true, "Baggage": true}

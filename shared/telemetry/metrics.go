@@ -83,7 +83,7 @@ func newMetrics(meter metric.Meter) (*Metrics, error) {
 	m.LeaseItems, problems[3] = meter.Int64Counter("annona.lease.items",
 		metric.WithDescription("Items of the lease protocol by kind and region."))
 	m.PoolLevel, problems[4] = meter.Int64Gauge("annona.pool.level",
-		metric.WithDescription("Tokens in a policy's pools, all keys together."))
+		metric.WithDescription("The lowest level of a policy's pools that were asked lately, in tokens."))
 	m.Degraded, problems[5] = meter.Int64Counter("annona.degraded",
 		metric.WithDescription("Requests decided while a dependency was out, by dependency and policy."))
 	m.PolicyRevision, problems[6] = meter.Int64Gauge("annona.policy.revision",
