@@ -80,7 +80,7 @@ func (b Budget) Refill(level Micro, elapsed Micros) (after Micro, took Micros) {
 	if level >= full {
 		return level, elapsed
 	}
-	if elapsed >= b.TimeTo(full-level) {
+	if toFull := b.TimeTo(full - level); elapsed >= toFull && toFull < Never {
 		return full, elapsed
 	}
 	credit := Micro(mulDiv(uint64(elapsed), uint64(b.Rate), MicrosPerSecond))
