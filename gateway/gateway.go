@@ -231,6 +231,8 @@ func (g *Gateway) Ready(ctx context.Context) []telemetry.Check {
 	redis := telemetry.Check{Name: "redis", OK: true}
 	if err := g.store.Ping(ctx); err != nil {
 		redis.OK, redis.Detail = false, err.Error()
+	} else if why := g.admitter.Trouble(); why != "" {
+		redis.OK, redis.Detail = false, why
 	} else {
 		redis.Detail = strings.Join(g.store.Warnings(), "; ")
 	}
