@@ -37,10 +37,6 @@ const (
 	maxHeader    = 64 << 10
 )
 
-// drainTime is how long requests in flight may go on after the gateway was told to stop; it leaves a moment of the ten seconds
-// that a role has for the rest.
-const drainTime = 9500 * time.Millisecond
-
 // store is what a gateway needs of its region's Redis.
 type store interface {
 	admit.Taker
@@ -84,6 +80,7 @@ type Gateway struct {
 	loop     documents              // owned by Open, then by the loop of Run
 	refused  atomic.Pointer[string] // why the newest mirrored document is not in use, nil if it is
 	draining atomic.Bool
+	inFlight *inFlight
 }
 
 // Open makes a gateway ready and binds its addresses. It does not wait for Redis to be there.
@@ -111,7 +108,7 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 
 func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
 	g := &Gateway{
-		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
+		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient, inFlight: newInFlight(),
 		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
 	}
 	if cfg.patience != nil {
@@ -168,7 +165,8 @@ func (g *Gateway) Addr() net.Addr { return g.listener.Addr() }
 // AdminAddr is where probes and metrics are.
 func (g *Gateway) AdminAddr() net.Addr { return g.adminListener.Addr() }
 
-// Run serves until ctx ends, then stops accepting, lets requests in flight finish for at most ten seconds, and returns nil.
+// Run serves until ctx ends, then drains as Config.Drain says, and returns nil. If serving fails it drains without delay and
+// returns why.
 func (g *Gateway) Run(ctx context.Context) error {
 	// What waiting requests need goes on until they have finished.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -185,12 +183,13 @@ func (g *Gateway) Run(ctx context.Context) error {
 	group.Go(func() { failed <- g.serve() })
 	group.Go(func() { failed <- g.adminServer.Serve(g.adminListener) })
 	g.telemetry.Log.InfoContext(ctx, "gateway serves", "listen", g.Addr().String(), "admin", g.AdminAddr().String())
-	var err error
+	delay, err := g.config.Drain.Delay, error(nil)
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
+		delay = 0
 	}
-	g.drain(work)
+	g.drain(work, delay)
 	stop()
 	group.Wait()
 	return err
@@ -259,7 +258,7 @@ func (g *Gateway) bind(ctx context.Context) error {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	g.server = &http.Server{
-		Handler: g.pipeline(), Protocols: protocols, ErrorLog: log, TLSConfig: g.tlsConfig(),
+		Handler: g.pipeline(), Protocols: protocols, ErrorLog: log, TLSConfig: g.tlsConfig(), BaseContext: g.inFlight.base,
 		ReadHeaderTimeout: g.patience.header, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 	}
 	g.adminServer = &http.Server{
@@ -268,17 +267,4 @@ func (g *Gateway) bind(ctx context.Context) error {
 		ReadTimeout: adminTimeout, WriteTimeout: adminTimeout,
 	}
 	return nil
-}
-
-// drain ends serving: no new connection, requests in flight to their end or to the end of the time.
-func (g *Gateway) drain(ctx context.Context) {
-	g.draining.Store(true)
-	g.telemetry.Log.InfoContext(ctx, "gateway drains")
-	ctx, cancel := context.WithTimeout(ctx, drainTime)
-	defer cancel()
-	if err := g.server.Shutdown(ctx); err != nil {
-		g.telemetry.Log.WarnContext(ctx, "requests were cut off at the end of the drain", "error", err)
-		_ = g.server.Close() // its error is that of the listener, closed already
-	}
-	_ = g.adminServer.Close() // as above
 }

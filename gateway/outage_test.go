@@ -86,6 +86,7 @@ func TestCase08_RedisStopped(t *testing.T) {
 // Case 5: a Redis that is there and refuses is an outage like any other: each policy's failure mode, a line in the log with what
 // to do, /readyz that names it, and back without a restart. The local mode goes on denying, for it is known that nothing was charged.
 func TestCase05_RedisThatRefuses(t *testing.T) {
+	t.Parallel()
 	for name, row := range map[string]struct {
 		says        string
 		refuse, end func(*testing.T, *redis.Client)
