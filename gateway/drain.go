@@ -57,7 +57,7 @@ func (f *inFlight) none(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return ctx.Err() //nolint:wrapcheck // it is the whole story
+			return ctx.Err()
 		}
 	}
 	return nil
