@@ -111,9 +111,7 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 func (g *Gateway) complete(header http.Header, r *http.Request, x *exchange) {
 	header.Set(echo.HeaderXRequestID, x.requestID)
 	g.fields.Load().apply(header, x.decision)
-	if r.Header.Get(echo.HeaderOrigin) != "" {
-		expose(header)
-	}
+	g.cross(header, r, x)
 	if closes(r) || g.draining.Load() {
 		header.Set("Connection", "close")
 	}
