@@ -65,6 +65,7 @@ type Gateway struct {
 	secret    *limit.Secret
 	fields    atomic.Pointer[fields]
 	checkers  *checkers
+	origins   origins
 	id        string // names this process among the region's gateways
 	patience  patience
 
@@ -108,7 +109,7 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 
 func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
 	g := &Gateway{
-		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient, inFlight: newInFlight(),
+		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient, inFlight: newInFlight(), origins: newOrigins(),
 		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
 	}
 	if cfg.patience != nil {
@@ -129,7 +130,7 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 	if err = g.rereadCertificate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
 	}
-	if g.proxy, err = proxy.New(cfg.Routes, tel.Log); err != nil {
+	if g.proxy, err = proxy.New(cfg.Routes, tel.Log, cfg.Identity.Secrets()...); err != nil {
 		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
 	}
 	if g.checkers, err = openCheckers(cfg.Check, tel); err != nil {

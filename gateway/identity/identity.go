@@ -51,6 +51,20 @@ type Config struct {
 type APIKeys struct {
 	Header string `yaml:"header"`
 	File   string `yaml:"file"`
+	// Forward lets the upstream see the key. It is for upstreams that look it up themselves: whoever reads their logs or memory
+	// can then be any client.
+	Forward bool `yaml:"forward"`
+}
+
+// Secrets are the headers that upstreams do not get. (A token they do: it is meant for more than one reader, and expires.)
+func (c Config) Secrets() []string {
+	switch {
+	case c.APIKeys.Forward:
+		return nil
+	case c.APIKeys.Header == "":
+		return []string{DefaultHeader}
+	}
+	return []string{c.APIKeys.Header}
 }
 
 // Validate returns everything that is wrong with c, nil if nothing.
