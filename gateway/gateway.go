@@ -27,6 +27,7 @@ import (
 	"github.com/annona-gateway/annona/shared/bucket"
 	"github.com/annona-gateway/annona/shared/config"
 	"github.com/annona-gateway/annona/shared/limit"
+	"github.com/annona-gateway/annona/shared/policy"
 	"github.com/annona-gateway/annona/shared/telemetry"
 )
 
@@ -78,8 +79,10 @@ type Gateway struct {
 	listener, adminListener net.Listener
 	server, adminServer     *http.Server
 
-	loop     documents              // owned by Open, then by the loop of Run
-	refused  atomic.Pointer[string] // why the newest mirrored document is not in use, nil if it is
+	loop     documents                       // owned by Open, then by the loop of Run
+	own      atomic.Pointer[policy.Document] // of the file policies, read and not yet taken by the loop
+	changed  chan struct{}                   // asks the loop to look again
+	refused  atomic.Pointer[string]          // why the newest mirrored document is not in use, nil if it is
 	draining atomic.Bool
 	inFlight *inFlight
 }
@@ -109,14 +112,14 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 
 func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
 	g := &Gateway{
-		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient, inFlight: newInFlight(), origins: newOrigins(),
+		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient, inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1),
 		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
 	}
 	if cfg.patience != nil {
 		g.patience = *cfg.patience
 	}
 	g.use(cfg)
-	g.reloads = []func() error{g.rereadCertificate, g.rereadKeys}
+	g.reloads = []func() error{g.rereadCertificate, g.rereadKeys, g.rereadPolicies}
 	var err error
 	if g.secret, err = secretOf(cfg); err != nil {
 		return nil, err
@@ -136,7 +139,7 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 	if g.checkers, err = openCheckers(cfg.Check, tel); err != nil {
 		return nil, err
 	}
-	if err = g.coldStart(ctx); err != nil {
+	if err = g.rereadPolicies(); err != nil {
 		return nil, err
 	}
 	g.refresh(ctx)
@@ -173,13 +176,12 @@ func (g *Gateway) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
 	failed := make(chan error, 2)
-	changed := make(chan struct{}, 1)
-	group.Go(func() { g.watch(work, changed) })
+	group.Go(func() { g.watch(work) })
 	group.Go(func() { g.identity.Run(work) })
 	group.Go(func() { g.store.Ticks(work, g.admitter.Shards) })
 	group.Go(func() { g.subscribe(work, "fills", func() error { return g.store.Fills(work, g.admitter.Filled) }) })
 	group.Go(func() {
-		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(changed) }) })
+		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(g.changed) }) })
 	})
 	group.Go(func() { failed <- g.serve() })
 	group.Go(func() { failed <- g.adminServer.Serve(g.adminListener) })
