@@ -31,13 +31,13 @@ const (
 )
 
 // alone is n gateways on a Redis of their own.
-func alone(t *testing.T, n int, policies string, redis ...string) (*cluster.Alone, *buckettest.Server) {
+func alone(t *testing.T, n int, policies string) (*cluster.Alone, *buckettest.Server) {
 	t.Helper()
-	server := buckettest.StartRedis(t, redis...)
+	server := buckettest.StartRedis(t)
 	return cluster.StartAlone(t, shared.bin, server.Addr, n, policies, quiet), server
 }
 
-// spend asks until who is denied, at most most times, and returns how often it was admitted. What cannot be asked yet is asked
+// spend asks until who is denied, at most so many times, and returns how often it was admitted. What cannot be asked yet is asked
 // again: a store that begins anew needs a moment.
 func spend(t *testing.T, g *cluster.Gateway, who string, most int) (admitted int) {
 	t.Helper()
@@ -130,6 +130,7 @@ func TestRetryAfterKeepsItsWordFor300(t *testing.T) {
 
 // FLUSHALL and a restart without data × on_loss: full begins full, empty begins empty; never a 500, and no hand helps.
 func TestE3_RedisThatLostAll(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(*testing.T, *cluster.Alone, *buckettest.Server){
 		"FLUSHALL": func(t *testing.T, a *cluster.Alone, _ *buckettest.Server) {
 			t.Helper()
@@ -207,6 +208,7 @@ func TestE1_PromotedReplicaThatLostWrites(t *testing.T) {
 // A step of the server's clock by an hour, either way, that no process has seen adds at most 2 s of refill, and the gateway is
 // back by itself. (Steps that one sees: the scripts' conformance suite, on a clock that can be set.)
 func TestE2_ClockStep(t *testing.T) {
+	t.Parallel()
 	for name, step := range map[string]time.Duration{"forth": time.Hour, "back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

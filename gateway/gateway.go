@@ -112,7 +112,8 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 
 func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
 	g := &Gateway{
-		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient, inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1),
+		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
+		inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1),
 		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
 	}
 	if cfg.patience != nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -158,35 +159,16 @@ func get(ctx context.Context, url string, header http.Header) (r Reply) {
 	return Reply{Status: resp.StatusCode, Header: resp.Header, Body: string(body)}
 }
 
-// shift is a step of a server's clock: every instant that it keeps moves the other way. What is not an instant stays.
-const shift = `
-local by = tonumber(ARGV[1])
-local function move(key, name)
-  local at = tonumber(redis.call('HGET', key, name))
-  if at and at > 0 then redis.call('HSET', key, name, string.format('%.0f', at + by)) end
-end
-for _, key in ipairs(redis.call('KEYS', 'annona:1:{s*')) do
-  if redis.call('TYPE', key).ok == 'hash' then
-    for _, name in ipairs({'birth', 'known', 'tick', 'until', 'stepped', 'swept_at', 'mark', 'told_at', 'top_since'}) do move(key, name) end
-    for _, name in ipairs(redis.call('HKEYS', key)) do
-      if string.sub(name, 1, 6) == 'limit:' then
-        local f = {}
-        for word in string.gmatch(redis.call('HGET', key, name), '%S+') do f[#f + 1] = word end
-        for _, i in ipairs({3, 4, 10}) do
-          if tonumber(f[i]) > 0 then f[i] = string.format('%.0f', tonumber(f[i]) + by) end
-        end
-        redis.call('HSET', key, name, table.concat(f, ' '))
-      end
-    end
-  end
-end
-return 1`
+// step is a step of a server's clock, seen from the other side: every instant that it keeps moves the other way.
+//
+//go:embed step.lua
+var step string
 
 // StepClock does to the region's Redis what a step of its clock does: all that it remembers is suddenly so much longer ago, or,
 // after a step back, yet to come. (No gateway may run meanwhile: one that does knows that the clock itself stood firm.)
 func (a *Alone) StepClock(ctx context.Context, by time.Duration) {
 	a.t.Helper()
-	if err := a.Client().Eval(ctx, shift, nil, -by.Microseconds()).Err(); err != nil {
+	if err := a.Client().Eval(ctx, step, nil, -by.Microseconds()).Err(); err != nil {
 		a.t.Fatal(err)
 	}
 }
