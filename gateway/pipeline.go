@@ -218,7 +218,14 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// forward carries the request, in a span of its own: what an upstream takes is not the gateway's time.
 func (g *Gateway) forward(c echo.Context) error {
-	x := exchangeOf(c)
-	return x.target.Serve(x.answer, c.Request(), x.path, x.id)
+	x, r := exchangeOf(c), c.Request()
+	ctx, span := g.telemetry.Tracer.Start(r.Context(), "upstream", trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End()
+	err := x.target.Serve(x.answer, r.WithContext(ctx), x.path, x.id)
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	return err
 }
