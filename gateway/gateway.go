@@ -224,6 +224,9 @@ func (g *Gateway) Ready(ctx context.Context) []telemetry.Check {
 	budgets := telemetry.Check{Name: "regions", OK: true}
 	if s := g.admitter.Snapshot(); s != nil {
 		policies.OK, policies.Detail = true, fmt.Sprintf("revision %d", s.Revision())
+		if s.Revision() == 0 {
+			policies.Detail = "the file that policies names; the region's Redis has none"
+		}
 		if names, why := s.Unserved(); len(names) > 0 {
 			budgets.OK, budgets.Detail = false, fmt.Sprintf("global policies cannot be asked about: %s: %v", why, names)
 		}
