@@ -20,6 +20,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/time/rate"
 
 	"github.com/annona-gateway/annona/gateway/admit"
 	"github.com/annona-gateway/annona/gateway/identity"
@@ -66,9 +67,11 @@ type Gateway struct {
 	secret    *limit.Secret
 	fields    atomic.Pointer[fields]
 	checkers  *checkers
-	origins   origins
-	id        string // names this process among the region's gateways
-	patience  patience
+	// unanswered is the log's of checks that could not be answered: all of them, while Redis is out.
+	unanswered rate.Sometimes
+	origins    origins
+	id         string // names this process among the region's gateways
+	patience   patience
 
 	// reloads read things again that can change while the gateway runs. Each is all or nothing: on an error what was in use stays.
 	reloads     []func() error
@@ -114,7 +117,8 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 	g := &Gateway{
 		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
 		inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1),
-		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
+		unanswered: rate.Sometimes{Interval: toldEvery},
+		admitter:   admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
 	}
 	if cfg.patience != nil {
 		g.patience = *cfg.patience
