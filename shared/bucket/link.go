@@ -14,14 +14,15 @@ import (
 // link is the connections to one server process (PROTOCOL.md E1). All of them have seen the same server id, so whichever a
 // script call goes over, the id in its arguments is the one that its connection saw. A connection that reaches another
 // process (a restarted server, a promoted replica behind the same name) is refused before a script can go over it; the store
-// then goes on with a new link.
+// then goes on with a new link. (A connection that is told READONLY the library gives up by itself: behind a name there may be
+// another server by now.)
 type link struct {
 	addr   string
 	client *redis.Client
 	made   time.Time
 	used   atomic.Int64           // when it was last chosen for a call, in ns since 1970
 	server atomic.Pointer[string] // nil before the first connection
-	stale  atomic.Bool            // a connection reached another process, or its server may not write any more
+	stale  atomic.Bool            // a connection reached another process
 }
 
 // errMoved: the connection reached another server process than the link's. Nothing was sent over it.
@@ -81,17 +82,6 @@ func (l *link) id(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("connect: %w", err)
 	}
 	return *l.server.Load(), nil
-}
-
-// retireAfter is how old connections must be to be made anew because their server may not write: behind a name or a proxy
-// there may be another server by now, and who just connected has reached what there is.
-const retireAfter = time.Second
-
-// retire has the connections made anew.
-func (l *link) retire() {
-	if time.Since(l.made) > retireAfter {
-		l.stale.Store(true)
-	}
 }
 
 // nodeError is a call that failed, with the node that it was sent to.

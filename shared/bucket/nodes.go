@@ -192,16 +192,13 @@ func (n *nodes) fresh(addr string) *link {
 }
 
 // notice draws the consequences of a call's error for the calls after it.
-func (n *nodes) notice(l *link, err error) {
+func (n *nodes) notice(err error) {
 	_, moved := redis.IsMovedError(err)
 	_, ask := redis.IsAskError(err)
 	var reply redis.Error
 	switch {
 	case err == nil, ask, errors.Is(err, context.Canceled): // ASK is about one slot's move, which is not over
-	case redis.IsReadOnlyError(err):
-		l.retire()
-		n.refresh()
-	case moved, !errors.As(err, &reply), redis.IsClusterDownError(err), redis.IsMasterDownError(err):
+	case moved, !errors.As(err, &reply), redis.IsReadOnlyError(err), redis.IsClusterDownError(err), redis.IsMasterDownError(err):
 		n.refresh()
 	}
 }

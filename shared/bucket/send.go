@@ -72,7 +72,7 @@ func (n *nodes) sendTo(ctx context.Context, sc *script, calls []*call) {
 	}
 	for _, c := range calls {
 		if c.err = cmpErr(err, c.err); c.err != nil {
-			n.notice(l, c.err)
+			n.notice(c.err)
 			c.err = &nodeError{l.addr, c.err}
 		}
 	}
