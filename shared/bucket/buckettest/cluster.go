@@ -140,6 +140,22 @@ func (c *Cluster) Move(shard, to int, between func(left int)) {
 	}
 }
 
+// Agree waits until all nodes see the same one serve each slot. (A replica that does not know yet what moved is not elected.)
+func (c *Cluster) Agree() {
+	c.t.Helper()
+	masters := func(node *Server) string {
+		var text strings.Builder
+		table, _ := c.try(node, "CLUSTER", "SLOTS")
+		parts, _ := table.([]any)
+		for _, part := range parts {
+			p := part.([]any)
+			fmt.Fprintln(&text, p[0], p[1], p[2].([]any)[2])
+		}
+		return text.String()
+	}
+	c.await("all agree", func(node *Server) bool { return masters(node) == masters(c.Nodes[0]) })
+}
+
 // await fails the test unless every node comes to be as asked, within 20 s.
 func (c *Cluster) await(what string, is func(node *Server) bool) {
 	c.t.Helper()
