@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -108,9 +107,10 @@ func loads(gateways []*cluster.Gateway, path string, perSecond float64, keys ...
 	return all
 }
 
-// served fails t unless fresh clients of every shard are served again within limit.
-func served(t *testing.T, limit time.Duration, gateways []*cluster.Gateway) {
+// served fails t unless clients of every shard are served again within ten seconds.
+func served(t *testing.T, gateways []*cluster.Gateway) {
 	t.Helper()
+	const limit = 10 * time.Second
 	begun := time.Now()
 	for i := range 64 {
 		var answer oracle.Answer
@@ -130,7 +130,7 @@ func served(t *testing.T, limit time.Duration, gateways []*cluster.Gateway) {
 func TestCase05_ClusterSlots(t *testing.T) {
 	redis := buckettest.StartCluster(t, 3, false)
 	gateways := alone(t, clusterSection(redis))
-	served(t, 10*time.Second, gateways)
+	served(t, gateways)
 	for i := range odd {
 		key, admitted := fmt.Sprintf("odd-%d", i), 0
 		for n := range 8 {
@@ -186,20 +186,11 @@ func recordsAt(t *testing.T, addr string) []string {
 // metrics reads a gateway's.
 func metrics(t *testing.T, g *cluster.Gateway) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.AdminURL+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
+	answer, _, text := cluster.Fetch(t.Context(), &cluster.Gateway{URL: g.AdminURL}, "", "", "/metrics")
+	if answer.Status != http.StatusOK {
+		t.Fatalf("/metrics: status %d: %s", answer.Status, text)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return text
 }
 
 // Six processes: slots move under load, then a master dies. Drained buckets admit nothing at any time, a loaded one no more than
@@ -207,7 +198,7 @@ func metrics(t *testing.T, g *cluster.Gateway) string {
 func TestRedisClusterOfSix(t *testing.T) {
 	redis := buckettest.StartCluster(t, 3, true)
 	gateways := alone(t, clusterSection(redis))
-	served(t, 10*time.Second, gateways)
+	served(t, gateways)
 	drained := []string{"key-1", "key-2", "key-3", "key-4", "key-5", "key-6"}
 	for _, key := range drained {
 		drain(t, gateways[0], key)
@@ -242,7 +233,7 @@ func TestRedisClusterOfSix(t *testing.T) {
 		}
 		t.Logf("%s: %d admitted, %d denied, %d refused", key, oracle.Count(a, 200), oracle.Count(a, 429), oracle.Count(a, 503))
 	}
-	served(t, 10*time.Second, gateways)
+	served(t, gateways)
 	if n := stop(); n > 0 {
 		t.Errorf("a gateway was not ready %d times", n)
 	}

@@ -17,7 +17,7 @@ func TestRedisSentinelFailover(t *testing.T) {
 	redis := buckettest.StartSentinels(t)
 	section := fmt.Sprintf("mode: sentinel, addrs: %s, master: %s", list(redis.Addrs()), buckettest.Master)
 	gateways := alone(t, section)
-	served(t, 10*time.Second, gateways)
+	served(t, gateways)
 	drained := []string{"key-1", "key-2"}
 	for _, key := range drained {
 		drain(t, gateways[0], key)
@@ -51,7 +51,7 @@ func TestRedisSentinelFailover(t *testing.T) {
 	if n := oracle.Count(answers["key-10"], http.StatusInternalServerError); n > 0 {
 		t.Errorf("%d answers with status 500", n)
 	}
-	served(t, 10*time.Second, gateways)
+	served(t, gateways)
 	if n := stop(); n > 0 {
 		t.Errorf("a gateway was not ready %d times", n)
 	}

@@ -91,11 +91,12 @@ func TestE5_OneTokenOfTwoSlots(t *testing.T) {
 		for _, store := range stores {
 			both.Go(func() {
 				v, err := store.Take(t.Context(), all(ample, scarce))
-				if err != nil {
+				switch {
+				case err != nil:
 					t.Error(err)
-				} else if v.Outcome == bucket.Admitted {
+				case v.Outcome == bucket.Admitted:
 					admitted.Add(1)
-				} else if v.States[0].Lacking || !v.States[1].Lacking {
+				case v.States[0].Lacking || !v.States[1].Lacking:
 					t.Errorf("states of a denial: %+v", v.States)
 				}
 			})

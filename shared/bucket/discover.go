@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -16,7 +15,7 @@ import (
 // askOne is the longest that one node or sentinel is waited for, so that one that hangs hides no other.
 const askOne = 300 * time.Millisecond
 
-// askCluster asks the nodes of a cluster in turn, in any order, which of them serves which slot; seeds are those that the
+// askCluster asks the nodes of a cluster one by one, which of them serves which slot; seeds are those that the
 // configuration names. A node that is cut off from the others knows that the cluster failed for it, and is not believed.
 func (n *nodes) askCluster(ctx context.Context, seeds []string) (*routes, error) {
 	var candidates []string
@@ -28,9 +27,8 @@ func (n *nodes) askCluster(ctx context.Context, seeds []string) (*routes, error)
 			candidates = append(candidates, seed)
 		}
 	}
-	rand.Shuffle(len(candidates), func(i, j int) { candidates[i], candidates[j] = candidates[j], candidates[i] })
 	var problems []error
-	for _, addr := range candidates {
+	for _, addr := range n.inTurn(candidates) {
 		r, err := n.askNode(ctx, addr)
 		if err == nil {
 			return r, nil
@@ -79,7 +77,7 @@ func parseSlots(addr string, table []redis.ClusterSlot) (*routes, error) {
 		}
 		position, _ := slices.BinarySearch(r.addrs, completeAddr(part.Nodes[0].Addr, addr))
 		for slot := part.Start; slot <= part.End; slot++ {
-			r.slots[slot] = uint16(position + 1) //nolint:gosec // at most one node a slot
+			r.slots[slot] = uint16(position + 1)
 		}
 	}
 	return r, nil

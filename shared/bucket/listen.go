@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"time"
 
@@ -44,12 +43,12 @@ func announced(f func(Announcement)) func(string) {
 // listen calls f with every message on channel until ctx ends, then returns nil; a lost subscription is made anew, in a cluster
 // at another node, for each hears what is published at any. It fails only where the store was closed.
 func (s *Store) listen(ctx context.Context, channel string, f func(payload string)) error {
-	for turn := rand.Int(); ctx.Err() == nil; turn++ {
+	for ctx.Err() == nil {
 		if s.nodes.live.Err() != nil {
 			return couldNotAsk("listen", redis.ErrClosed)
 		}
 		if r, err := s.nodes.known(ctx); err == nil {
-			addr := r.addrs[turn%len(r.addrs)]
+			addr := s.nodes.inTurn(r.addrs)[0]
 			if s.nodes.link(addr).listen(ctx, channel, f, func() bool { return s.nodes.serves(addr) }) != nil {
 				s.nodes.refresh()
 			}

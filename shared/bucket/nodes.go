@@ -29,6 +29,8 @@ type nodes struct {
 	discover func(context.Context) (*routes, error) // nil where there is nothing to find out
 	routes   atomic.Pointer[routes]                 // nil before the first discovery
 
+	turn atomic.Uint64 // whose turn it is where any node will do
+
 	end  context.CancelFunc // ends what runs in the background
 	live context.Context    //nolint:containedctx // of the background's work, which no caller's context bounds
 	work sync.WaitGroup
@@ -110,6 +112,12 @@ func (n *nodes) known(ctx context.Context) (*routes, error) {
 }
 
 var errNoRoutes = errors.New("nobody has told yet which node serves")
+
+// inTurn returns addrs from the one on whose turn it is.
+func (n *nodes) inTurn(addrs []string) []string {
+	first := int(n.turn.Add(1) % uint64(len(addrs))) //nolint:gosec // below the length
+	return slices.Concat(addrs[first:], addrs[:first])
+}
 
 // refresh has the routes found out anew, unless that was just done. The channel is closed when it is done.
 func (n *nodes) refresh() <-chan struct{} {

@@ -49,7 +49,11 @@ func StartCluster(t testing.TB, masters int, replicas bool, args ...string) *Clu
 		}, args...)...))
 	}
 	for i, node := range c.Nodes {
-		c.ids = append(c.ids, c.do(node, "CLUSTER", "MYID").(string))
+		id, err := node.admin().ClusterMyID(context.Background()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.ids = append(c.ids, id)
 		c.do(node, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 		if i < masters {
 			c.do(node, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*slots/masters), strconv.Itoa((i+1)*slots/masters-1))
@@ -67,9 +71,10 @@ func StartCluster(t testing.TB, masters int, replicas bool, args ...string) *Clu
 	}
 	c.await("all agree and every replica follows", func(node *Server) bool {
 		role := c.info(node, "INFO", "replication", "role")
-		table, _ := c.try(node, "CLUSTER", "SLOTS")
-		parts, _ := table.([]any)
-		whole := len(parts) == masters && !slices.ContainsFunc(parts, func(part any) bool { return len(part.([]any)) != 2+count/masters })
+		table := c.table(node)
+		whole := len(table) == masters && !slices.ContainsFunc(table, func(part redis.ClusterSlot) bool {
+			return len(part.Nodes) != count/masters
+		})
 		return c.info(node, "CLUSTER", "INFO", "cluster_state") == "ok" && whole &&
 			(role == "master" || c.info(node, "INFO", "replication", "master_link_status") == "up")
 	})
@@ -96,16 +101,21 @@ func clusterClient(t testing.TB, addrs []string) *redis.ClusterClient {
 
 // SlotOf returns the slot of the shard's keys.
 func (c *Cluster) SlotOf(shard int) int {
-	return int(c.do(c.Nodes[0], "CLUSTER", "KEYSLOT", fmt.Sprintf("annona:1:{s%02d}:shard", shard)).(int64))
+	c.t.Helper()
+	key := fmt.Sprintf("annona:1:{s%02d}:shard", shard)
+	slot, err := c.Nodes[0].admin().ClusterKeySlot(context.Background(), key).Result()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return int(slot)
 }
 
 // Serving returns the position in Nodes of the one that serves the shard, as the node with the given position sees it.
 func (c *Cluster) Serving(shard, seen int) int {
-	slot := int64(c.SlotOf(shard))
-	for _, part := range c.do(c.Nodes[seen], "CLUSTER", "SLOTS").([]any) {
-		p := part.([]any)
-		if slot >= p[0].(int64) && slot <= p[1].(int64) {
-			return slices.Index(c.ids, p[2].([]any)[2].(string))
+	slot := c.SlotOf(shard)
+	for _, part := range c.table(c.Nodes[seen]) {
+		if slot >= part.Start && slot <= part.End {
+			return slices.Index(c.ids, part.Nodes[0].ID)
 		}
 	}
 	c.t.Fatalf("no node serves shard %d", shard)
@@ -122,12 +132,16 @@ func (c *Cluster) Move(shard, to int, between func(left int)) {
 	c.do(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ids[from])
 	c.do(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", c.ids[to])
 	for {
-		keys := c.do(source, "CLUSTER", "GETKEYSINSLOT", slot, "1000").([]any)
+		const most = 1000
+		keys, err := source.admin().ClusterGetKeysInSlot(context.Background(), c.SlotOf(shard), most).Result()
+		if err != nil {
+			c.t.Fatal(err)
+		}
 		if len(keys) == 0 {
 			break
 		}
 		for i, key := range keys {
-			c.do(source, "MIGRATE", host, port, key.(string), "0", "5000")
+			c.do(source, "MIGRATE", host, port, key, "0", "5000")
 			if between != nil {
 				between(len(keys) - i - 1)
 			}
@@ -145,11 +159,8 @@ func (c *Cluster) Agree() {
 	c.t.Helper()
 	masters := func(node *Server) string {
 		var text strings.Builder
-		table, _ := c.try(node, "CLUSTER", "SLOTS")
-		parts, _ := table.([]any)
-		for _, part := range parts {
-			p := part.([]any)
-			fmt.Fprintln(&text, p[0], p[1], p[2].([]any)[2])
+		for _, part := range c.table(node) {
+			fmt.Fprintln(&text, part.Start, part.End, part.Nodes[0].ID)
 		}
 		return text.String()
 	}
@@ -170,6 +181,12 @@ func (c *Cluster) await(what string, is func(node *Server) bool) {
 			c.t.Fatalf("cluster node %s: %s: %v\n%v", node.Addr, what, err, c.do(node, "CLUSTER", "NODES"))
 		}
 	}
+}
+
+// table is who serves what, as a node sees it.
+func (c *Cluster) table(node *Server) []redis.ClusterSlot {
+	table, _ := node.admin().ClusterSlots(context.Background()).Result()
+	return table
 }
 
 func (c *Cluster) do(node *Server, words ...string) any {
