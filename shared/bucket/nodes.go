@@ -82,7 +82,9 @@ func openNodes(cfg Config, timeout time.Duration) (*nodes, error) {
 
 // close ends all connections, and what runs in the background.
 func (n *nodes) close() error {
-	n.end()
+	n.mu.Lock()
+	n.end() // from here on nothing begins in the background
+	n.mu.Unlock()
 	n.work.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
