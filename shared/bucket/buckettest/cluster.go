@@ -122,7 +122,8 @@ func (c *Cluster) Serving(shard, seen int) int {
 	return 0
 }
 
-// Move moves the shard's slot with all its keys to the node at position to, as redis-cli --cluster reshard does; between, if
+// Move moves the shard's slot with all its keys to the node at position to, as redis-cli --cluster reshard does, and waits until
+// all nodes, which must be there, know it; between, if
 // not nil, is called whenever a key has moved and others have not.
 func (c *Cluster) Move(shard, to int, between func(left int)) {
 	c.t.Helper()
@@ -152,19 +153,21 @@ func (c *Cluster) Move(shard, to int, between func(left int)) {
 			c.do(node, "CLUSTER", "SETSLOT", slot, "NODE", c.ids[to])
 		}
 	}
+	c.agree()
 }
 
-// Agree waits until all nodes see the same one serve each slot. (A replica that does not know yet what moved is not elected.)
-func (c *Cluster) Agree() {
+// agree waits until all nodes see the same one serve each slot, and know the newest epoch: a node that takes over a slot before it
+// knows of another's move loses it again, and a replica that does not know what moved is not elected.
+func (c *Cluster) agree() {
 	c.t.Helper()
-	masters := func(node *Server) string {
+	view := func(node *Server) string {
 		var text strings.Builder
 		for _, part := range c.table(node) {
 			fmt.Fprintln(&text, part.Start, part.End, part.Nodes[0].ID)
 		}
-		return text.String()
+		return text.String() + c.info(node, "CLUSTER", "INFO", "cluster_current_epoch")
 	}
-	c.await("all agree", func(node *Server) bool { return masters(node) == masters(c.Nodes[0]) })
+	c.await("all agree", func(node *Server) bool { return view(node) == view(c.Nodes[0]) })
 }
 
 // await fails the test unless every node comes to be as asked, within 20 s.
