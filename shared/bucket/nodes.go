@@ -117,7 +117,7 @@ var errNoRoutes = errors.New("nobody has told yet which node serves")
 
 // inTurn returns addrs from the one on whose turn it is.
 func (n *nodes) inTurn(addrs []string) []string {
-	first := int(n.turn.Add(1) % uint64(len(addrs))) //nolint:gosec // below the length
+	first := int(n.turn.Add(1) % uint64(len(addrs)))
 	return slices.Concat(addrs[first:], addrs[:first])
 }
 
