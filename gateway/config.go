@@ -77,16 +77,13 @@ func Defaults() Config {
 func (c Config) Validate() error {
 	problems := []error{
 		lease.CheckRegionName(c.Region), c.Identity.Validate(), c.ClientAddress.Validate(), c.Headers.validate(), c.Telemetry.Validate(),
-		c.TLS.validate(), c.Drain.validate(),
+		c.TLS.validate(), c.Drain.validate(), c.Redis.Validate(),
 	}
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	for name, address := range map[string]string{"listen": c.Listen, "admin": c.Admin} {
 		if _, _, err := net.SplitHostPort(address); err != nil {
 			wrong("%s %q: give HOST:PORT, such as :8081", name, address)
 		}
-	}
-	if len(c.Redis.Addrs) == 0 {
-		wrong("redis.addrs: give the region's Redis, such as 127.0.0.1:6379")
 	}
 	if len(c.Routes) == 0 {
 		wrong("routes: give at least one")

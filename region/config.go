@@ -34,12 +34,9 @@ func Defaults() Config {
 
 // Validate returns everything that is wrong with c at once, nil if nothing. It reads no file.
 func (c Config) Validate() error {
-	problems := []error{lease.CheckRegionName(c.Region), c.Telemetry.Validate()}
+	problems := []error{lease.CheckRegionName(c.Region), c.Redis.Validate(), c.Telemetry.Validate()}
 	if _, _, err := net.SplitHostPort(c.Admin); err != nil {
 		problems = append(problems, fmt.Errorf("admin %q: give HOST:PORT, like %s", c.Admin, defaultAdmin))
-	}
-	if len(c.Redis.Addrs) == 0 {
-		problems = append(problems, errors.New("redis.addrs: give the region's Redis, like 127.0.0.1:6379"))
 	}
 	if len(c.NATS.URLs) == 0 {
 		problems = append(problems, fmt.Errorf("nats.urls: name at least one server, like %s", defaultNATS))

@@ -31,6 +31,9 @@ type Options struct {
 	OneWay time.Duration
 	// Gateways is how many each region has.
 	Gateways int
+	// Redis says for a region, by name, where its Redis is: the fields of the section `redis` in its roles' files. A region that is
+	// not named has a server of its own.
+	Redis map[string]string
 }
 
 // Cluster is a running Annona: an allocator, NATS, and for each region a Redis, an agent and gateways.
@@ -45,6 +48,28 @@ type Cluster struct {
 	natsAddr string
 }
 
+// RunAlone runs one region's gateways, with no NATS, agent or allocator: policies of scope region need none. Its Redis is where
+// redis, the fields of the gateways' section of that name, says.
+func RunAlone(bin Binaries, o Options, redis string) (*Cluster, error) {
+	c := &Cluster{bin: bin, dir: o.Dir, upstream: httptest.NewServer(upstream.Handler())}
+	r := &Region{Name: RegionNames[0], redis: redis, alone: true}
+	c.Regions = []*Region{r}
+	err := c.writeShared(o)
+	for i := range o.Gateways {
+		if err == nil {
+			err = c.startGateway(r, i)
+		}
+	}
+	if err == nil {
+		err = c.WaitReady(30 * time.Second)
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("%w\n%s", err, c.tails())
+	}
+	return c, nil
+}
+
 // Region is one region's processes.
 type Region struct {
 	Name         string
@@ -54,6 +79,9 @@ type Region struct {
 	Gateways     []*Gateway
 	// Link is what joins the agent to NATS.
 	Link *wan.Link
+
+	redis string // the fields of the section redis in its roles' files
+	alone bool
 }
 
 // Gateway is one gateway process.
@@ -99,9 +127,14 @@ func (c *Cluster) Close() {
 
 // WaitReady waits until every role's /readyz answers 200.
 func (c *Cluster) WaitReady(limit time.Duration) error {
-	urls := []string{c.AdminURL}
+	var urls []string
+	if c.Allocator != nil {
+		urls = append(urls, c.AdminURL)
+	}
 	for _, r := range c.Regions {
-		urls = append(urls, r.AgentURL)
+		if r.Agent != nil {
+			urls = append(urls, r.AgentURL)
+		}
 		for _, g := range r.Gateways {
 			urls = append(urls, g.AdminURL)
 		}

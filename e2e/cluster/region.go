@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -17,9 +16,14 @@ import (
 
 func (c *Cluster) startRegions(o Options) error {
 	for _, name := range RegionNames {
-		r := &Region{Name: name}
+		r := &Region{Name: name, redis: o.Redis[name]}
 		c.Regions = append(c.Regions, r)
-		if err := errors.Join(c.startRedis(r), c.startAgent(r, o.OneWay)); err != nil {
+		if r.redis == "" {
+			if err := c.startRedis(r); err != nil {
+				return err
+			}
+		}
+		if err := c.startAgent(r, o.OneWay); err != nil {
 			return err
 		}
 		for i := range o.Gateways {
@@ -37,6 +41,7 @@ func (c *Cluster) startRedis(r *Region) error {
 		return err
 	}
 	r.RedisAddr = fmt.Sprintf("127.0.0.1:%d", port)
+	r.redis = fmt.Sprintf("mode: single, addrs: [%q]", r.RedisAddr)
 	dir := c.path("redis-" + r.Name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -57,8 +62,8 @@ func (c *Cluster) startAgent(r *Region, oneWay time.Duration) error {
 		return err
 	}
 	r.AgentURL = fmt.Sprintf("http://127.0.0.1:%d", port)
-	config := fmt.Sprintf("region: %s\nadmin: \"127.0.0.1:%d\"\nredis: {mode: single, addrs: [%q]}\nnats: {urls: [\"nats://%s\"]}\n",
-		r.Name, port, r.RedisAddr, link.Addr())
+	config := fmt.Sprintf("region: %s\nadmin: \"127.0.0.1:%d\"\nredis: {%s}\nnats: {urls: [\"nats://%s\"]}\n",
+		r.Name, port, r.redis, link.Addr())
 	file := "region-" + r.Name + ".yaml"
 	if err := c.write(file, config); err != nil {
 		return err
@@ -80,11 +85,14 @@ func (c *Cluster) startGateway(r *Region, i int) error {
 	config := fmt.Sprintf(`region: %s
 listen: "127.0.0.1:%d"
 admin: "127.0.0.1:%d"
-redis: {mode: single, addrs: [%q], timeout: 250ms}
+redis: {%s, timeout: 250ms}
 routes: [{name: api, paths: ["/*"], upstreams: [%q]}]
 identity: {api_keys: {header: X-API-Key, file: %q}, hash_secret_file: %q}
 access_log: off
-`, r.Name, listen, admin, r.RedisAddr, c.upstream.URL, c.path("keys.yaml"), c.path("secret"))
+`, r.Name, listen, admin, r.redis, c.upstream.URL, c.path("keys.yaml"), c.path("secret"))
+	if r.alone {
+		config += fmt.Sprintf("policies: %q\n", c.path("policies.yaml"))
+	}
 	if err := c.write(name+".yaml", config); err != nil {
 		return err
 	}

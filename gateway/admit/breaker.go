@@ -180,6 +180,9 @@ func answered(err error) bool {
 
 // unsent tells whether a take that failed surely charged nothing, for there was no connection to send it on.
 func unsent(err error) bool {
+	if errors.Is(err, bucket.ErrPartly) {
+		return false // the connections to other nodes are there
+	}
 	network, ok := errors.AsType[*net.OpError](err)
 	return errors.Is(err, errOpen) || (ok && network.Op == "dial")
 }

@@ -150,6 +150,9 @@ var refusedAtFirst = map[string]bool{"OOM": true, "MISCONF": true, "READONLY": t
 // uncharged tells whether a take that failed surely charged nothing: it was never sent, or the server refused it. An error that
 // a script met half way leaves that unknown; a server says of those in which script and line they came.
 func uncharged(err error) bool {
+	if errors.Is(err, bucket.ErrPartly) {
+		return false
+	}
 	reply, ok := replyOf(err)
 	if !ok {
 		return unsent(err) || errors.Is(err, bucket.ErrNotRun)

@@ -100,6 +100,16 @@ func TestTroublePasses(t *testing.T) {
 	}
 }
 
+// E5: what failed at one node of a cluster, whatever that says, may be charged at another: nothing is denied locally.
+func TestE5_LocalRefusesWhatOtherNodesMayHaveCharged(t *testing.T) {
+	partly := fmt.Errorf("%w: take: %w: %w", bucket.ErrCouldNotAsk, bucket.ErrPartly, bucket.ErrNotRun)
+	b := newBench(t, func(int, bucket.Request) (bucket.Verdict, error) { return bucket.Verdict{}, partly }, rule("p", "region", "{redis: local}", ""))
+	b.SetGateways(1)
+	if d := b.decide(t.Context(), t); d.Answer != admit.Refused {
+		t.Errorf("%v, want a refusal", d.Answer)
+	}
+}
+
 // E5, E7: a store that nobody vouches for charged nothing.
 func TestE7_LocalDecidesWhereNothingRan(t *testing.T) {
 	notRun := fmt.Errorf("%w: take: %w: no tick", bucket.ErrCouldNotAsk, bucket.ErrNotRun)

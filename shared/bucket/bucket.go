@@ -18,20 +18,6 @@ const (
 	MaxShards = 1024
 )
 
-// Config says how to reach a region's Redis.
-type Config struct {
-	Mode         string        `yaml:"mode"` // single (cluster and sentinel come later)
-	Addrs        []string      `yaml:"addrs"`
-	Username     string        `yaml:"username"`
-	PasswordFile string        `yaml:"password_file"`
-	Timeout      time.Duration `yaml:"timeout"` // the longest that one request may wait for Redis; default 50 ms
-	PoolSize     int           `yaml:"pool_size"`
-	// ServerID names the server process where INFO cannot (an embedded store); read from INFO server otherwise.
-	ServerID string `yaml:"-"`
-	// EpochBegun, if set, hears of every epoch that this process began and why: "missing", "server" or "clock".
-	EpochBegun func(shard int, reason string) `yaml:"-"`
-}
-
 // Ref names one bucket.
 type Ref struct {
 	Shard int
@@ -148,6 +134,10 @@ var ErrOlderRevision = errors.New("another gateway has brought these limits to a
 
 // ErrNotRun is wrapped, beside ErrCouldNotAsk, where the store surely charged nothing: its clock or its epoch stood in the way.
 var ErrNotRun = errors.New("nothing was charged")
+
+// ErrPartly is wrapped, beside ErrCouldNotAsk, where a take over several nodes of a cluster failed at one of them, and others may
+// have charged their part by then: whatever the cause says of the node that failed, the take was not free of charge.
+var ErrPartly = errors.New("other nodes may have charged their part")
 
 // View is a bucket as an agent sees it before it plans. Instants are the store's clock.
 type View struct {

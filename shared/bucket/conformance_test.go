@@ -39,3 +39,11 @@ func TestConformanceRedis(t *testing.T) {
 		return buckettest.Harness{Store: openStore(t, bucket.Config{Addrs: []string{server.Addr}}), Addr: server.Addr}
 	})
 }
+
+func TestConformanceCluster(t *testing.T) {
+	cluster := buckettest.StartCluster(t, 3, false)
+	buckettest.Run(t, func(t *testing.T) buckettest.Harness {
+		t.Helper()
+		return buckettest.Harness{Store: openStore(t, bucket.Config{Mode: "cluster", Addrs: cluster.Addrs()[:1]}), Cluster: cluster}
+	})
+}

@@ -21,3 +21,9 @@ var (
 	ParseClocks       = parseClocks
 	ParseAnnouncement = parseAnnouncement
 )
+
+// GiveBackSHA is how a give-back is recognised on its way.
+var GiveBackSHA = giveBackScript.sha
+
+// SlotOf is the slot of a key.
+var SlotOf = slotOf

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -13,11 +14,15 @@ import (
 // link is the connections to one server process (PROTOCOL.md E1). All of them have seen the same server id, so whichever a
 // script call goes over, the id in its arguments is the one that its connection saw. A connection that reaches another
 // process (a restarted server, a promoted replica behind the same name) is refused before a script can go over it; the store
-// then goes on with a new link.
+// then goes on with a new link. (A connection that is told READONLY the library gives up by itself: behind a name there may be
+// another server by now.)
 type link struct {
+	addr   string
 	client *redis.Client
+	made   time.Time
+	used   atomic.Int64           // when it was last chosen for a call, in ns since 1970
 	server atomic.Pointer[string] // nil before the first connection
-	moved  atomic.Bool            // a connection reached another process
+	stale  atomic.Bool            // a connection reached another process
 }
 
 // errMoved: the connection reached another server process than the link's. Nothing was sent over it.
@@ -30,8 +35,9 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 func init() { redis.SetLogger(silent{}) } //nolint:gochecknoinits // the library has one logger a process, set before any use
 
-func newLink(opts redis.Options, serverID string) *link {
-	l := &link{}
+func newLink(opts redis.Options, addr, serverID string) *link {
+	l := &link{addr: addr, made: time.Now()}
+	opts.Addr = addr
 	if serverID != "" {
 		l.server.Store(&serverID)
 	} else {
@@ -52,7 +58,7 @@ func (l *link) meet(ctx context.Context, conn *redis.Conn) error {
 		return errors.New("INFO server tells no run_id; use Redis 7.0 or later, or Valkey 8 or later")
 	}
 	if !l.server.CompareAndSwap(nil, &id) && *l.server.Load() != id {
-		l.moved.Store(true)
+		l.stale.Store(true)
 		return errMoved
 	}
 	return nil
@@ -67,28 +73,25 @@ func infoField(info, name string) string {
 	return ""
 }
 
-// current returns the link to use and its server id, connecting first where none is known yet.
-func (s *Store) current(ctx context.Context) (*link, string, error) {
-	l := s.link.Load()
-	if l.moved.Load() {
-		l = s.replace(l)
-	}
+// id returns the server id, connecting first where none is known yet.
+func (l *link) id(ctx context.Context) (string, error) {
 	if id := l.server.Load(); id != nil {
-		return l, *id, nil
+		return *id, nil
 	}
 	if err := l.client.Ping(ctx).Err(); err != nil {
-		return nil, "", fmt.Errorf("connect: %w", err)
+		return "", fmt.Errorf("connect: %w", err)
 	}
-	return l, *l.server.Load(), nil
+	return *l.server.Load(), nil
 }
 
-// replace swaps old for a new link, once, and returns the one to use.
-func (s *Store) replace(old *link) *link {
-	fresh := newLink(s.opts, s.serverID)
-	if s.link.CompareAndSwap(old, fresh) {
-		_ = old.client.Close() // its calls end with an error, as they should: their server is gone
-	} else {
-		_ = fresh.client.Close()
-	}
-	return s.link.Load()
+// nodeError is a call that failed, with the node that it was sent to.
+type nodeError struct {
+	addr string
+	err  error
 }
+
+func (e *nodeError) Error() string { return e.addr + ": " + e.err.Error() }
+func (e *nodeError) Unwrap() error { return e.err }
+
+// Node is the node's address, as Store.Node tells it.
+func (e *nodeError) Node() string { return e.addr }

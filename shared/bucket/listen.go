@@ -40,17 +40,18 @@ func announced(f func(Announcement)) func(string) {
 	}
 }
 
-// listen calls f with every message on channel until ctx ends, then returns nil; a lost subscription is made anew. It fails
-// only where the store was closed.
+// listen calls f with every message on channel until ctx ends, then returns nil; a lost subscription is made anew, in a cluster
+// at another node, for each hears what is published at any. It fails only where the store was closed.
 func (s *Store) listen(ctx context.Context, channel string, f func(payload string)) error {
 	for ctx.Err() == nil {
-		l := s.link.Load()
-		if l.moved.Load() {
-			l = s.replace(l)
+		if s.nodes.live.Err() != nil {
+			return couldNotAsk("listen", redis.ErrClosed)
 		}
-		err := l.listen(ctx, channel, f)
-		if errors.Is(err, redis.ErrClosed) && s.link.Load() == l && ctx.Err() == nil {
-			return couldNotAsk("listen", err)
+		if r, err := s.nodes.known(ctx); err == nil {
+			addr := s.nodes.inTurn(r.addrs)[0]
+			if s.nodes.link(addr).listen(ctx, channel, f, func() bool { return s.nodes.serves(addr) }) != nil {
+				s.nodes.refresh()
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -60,14 +61,14 @@ func (s *Store) listen(ctx context.Context, channel string, f func(payload strin
 	return nil
 }
 
-// listen is one subscription, until it breaks or ctx ends.
-func (l *link) listen(ctx context.Context, channel string, f func(payload string)) error {
+// listen is one subscription, until it breaks, its node serves nothing any more, or ctx ends.
+func (l *link) listen(ctx context.Context, channel string, f func(payload string), serves func() bool) error {
 	subscription := l.client.Subscribe(ctx, channel)
 	defer subscription.Close()
 	// Closing is what ends a receive that waits.
 	defer context.AfterFunc(ctx, func() { _ = subscription.Close() })()
 	probed := false
-	for {
+	for serves() {
 		message, err := subscription.ReceiveTimeout(ctx, quiet)
 		var timeout net.Error
 		switch {
@@ -85,4 +86,5 @@ func (l *link) listen(ctx context.Context, channel string, f func(payload string
 			f(m.Payload)
 		}
 	}
+	return nil
 }

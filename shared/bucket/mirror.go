@@ -21,28 +21,24 @@ const (
 
 // Mirror reads what the agents mirrored.
 func (s *Store) Mirror(ctx context.Context) (Mirror, error) {
-	ctx, cancel := s.patient(ctx)
-	defer cancel()
-	l, _, err := s.current(ctx)
-	if err != nil {
-		return Mirror{}, couldNotAsk("mirror", err)
+	c := &call{keys: []string{mirrorKey}, args: make([]any, 1)}
+	if err := s.single(ctx, mirrorScript, c); err != nil {
+		return Mirror{}, err
 	}
-	values, err := l.client.HMGet(ctx, mirrorKey, "policy_revision", "policy", "regions_revision", "regions", "round_trip").Result()
-	if err != nil {
-		return Mirror{}, couldNotAsk("mirror", err)
-	}
-	m, err := parseMirror(values)
+	m, err := parseMirror(c.reply)
 	if err != nil {
 		return Mirror{}, couldNotAsk("mirror", err)
 	}
 	return m, nil
 }
 
-func parseMirror(values []any) (m Mirror, err error) {
+// parseMirror reads mirror's reply.
+func parseMirror(reply []any) (m Mirror, err error) {
 	const names = 5
-	if len(values) != names {
+	if first, err := status(reply); err != nil || first != 1 || len(reply) != 1+names {
 		return m, errReply
 	}
+	values := reply[1:]
 	text := func(i int) string { s, _ := values[i].(string); return s }
 	number := func(i int) uint64 {
 		if text(i) == "" {

@@ -53,6 +53,7 @@ var (
 	setMirrorScript = loadScript("setmirror")
 	registerScript  = loadScript("register")
 	gatewaysScript  = loadScript("gateways")
+	mirrorScript    = loadScript("mirror")
 )
 
 // call is one call of a script. args[0] is left free for the server id that the call's connection saw.
@@ -62,39 +63,61 @@ type call struct {
 	args   []any
 	reply  []any
 	err    error
+
+	// In a cluster: the node that another one said to ask, "" for the one that the slot table names; and whether the slot is
+	// only on its way there, so that the node must be told that this is known (ASKING).
+	to     string
+	asking bool
+	at     string // the node that it was last sent to
 }
 
 // pipelined is how many calls go to Redis at once: few enough that a take behind them waits for milliseconds at most.
 const pipelined = 128
 
-// eval runs c with EVALSHA. Only NOSCRIPT is tried again, for it says that nothing ran: EVAL loads and calls in one step.
-func (l *link) eval(ctx context.Context, sc *script, c *call) {
-	c.reply, c.err = l.client.EvalSha(ctx, sc.sha, c.keys, c.args...).Slice()
-	if redis.HasErrorPrefix(c.err, "NOSCRIPT") {
-		c.reply, c.err = l.client.Eval(ctx, sc.source, c.keys, c.args...).Slice()
+// eval runs calls with EVALSHA, pipelined; each has its own outcome. Only NOSCRIPT is tried again, for it says that nothing
+// ran: EVAL loads and calls in one step.
+func (l *link) eval(ctx context.Context, sc *script, calls []*call) {
+	if len(calls) == 1 && !calls[0].asking { // a take: the short way
+		c := calls[0]
+		c.reply, c.err = l.client.EvalSha(ctx, sc.sha, c.keys, c.args...).Slice()
+		if redis.HasErrorPrefix(c.err, "NOSCRIPT") {
+			c.reply, c.err = l.client.Eval(ctx, sc.source, c.keys, c.args...).Slice()
+		}
+		return
 	}
-}
-
-// evalAll runs calls like eval, pipelined; each has its own outcome.
-func (l *link) evalAll(ctx context.Context, sc *script, calls []*call) {
 	for len(calls) > 0 {
 		now := calls[:min(pipelined, len(calls))]
 		calls = calls[len(now):]
-		commands := make([]*redis.Cmd, len(now))
-		_, err := l.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for i, c := range now {
-				commands[i] = pipe.EvalSha(ctx, sc.sha, c.keys, c.args...)
+		l.pipeline(ctx, sc.sha, now, redis.Pipeliner.EvalSha)
+		var unknown []*call
+		for _, c := range now {
+			if redis.HasErrorPrefix(c.err, "NOSCRIPT") {
+				unknown = append(unknown, c)
 			}
-			return nil
-		})
-		for i, c := range now {
-			c.reply, c.err = commands[i].Slice()
-			switch {
-			case redis.HasErrorPrefix(c.err, "NOSCRIPT"):
-				l.eval(ctx, sc, c)
-			case c.err == nil && c.reply == nil:
-				c.err = cmpErr(err, errReply)
+		}
+		if len(unknown) > 0 {
+			l.pipeline(ctx, sc.source, unknown, redis.Pipeliner.Eval)
+		}
+	}
+}
+
+// pipeline sends calls in one go.
+func (l *link) pipeline(ctx context.Context, script string, calls []*call,
+	eval func(redis.Pipeliner, context.Context, string, []string, ...any) *redis.Cmd,
+) {
+	commands := make([]*redis.Cmd, len(calls))
+	_, err := l.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, c := range calls {
+			if c.asking {
+				pipe.Do(ctx, "ASKING")
 			}
+			commands[i] = eval(pipe, ctx, script, c.keys, c.args...)
+		}
+		return nil
+	})
+	for i, c := range calls {
+		if c.reply, c.err = commands[i].Slice(); c.err == nil && c.reply == nil {
+			c.err = cmpErr(err, errReply)
 		}
 	}
 }
@@ -131,6 +154,9 @@ type refusal struct {
 	// Of an epoch that begins for the clock: the tick that was seen, and by how much the clock was seen to step forth.
 	tick string
 	step int64
+	// In a cluster, the node that refused: see call.
+	to     string
+	asking bool
 }
 
 // errClock: the script's clock is not vouched for (PROTOCOL.md E2); the Ticker's processes bring it in order.
@@ -158,7 +184,9 @@ func (c *call) refusals() ([]refusal, error) {
 			return nil, errClock
 		}
 		reason := [...]string{"missing", "server"}[why-1]
-		refused = append(refused, refusal{shard: c.shards[position-1], reason: reason, found: found})
+		refused = append(refused, refusal{
+			shard: c.shards[position-1], reason: reason, found: found, to: c.to, asking: c.asking,
+		})
 	}
 	return refused, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
@@ -49,7 +48,46 @@ func wantCouldNotAsk(t *testing.T, err error) {
 type cutter struct {
 	addr string
 	cut  atomic.Bool
-	lost atomic.Int64 // replies kept
+	at   atomic.Pointer[string] // cut once a request has this in it
+	lost atomic.Int64           // replies kept
+
+	backend atomic.Pointer[string]
+}
+
+// lead makes new connections reach another server.
+func (c *cutter) lead(backend string) { c.backend.Store(&backend) }
+
+// cutAt keeps the replies to requests that have text in them, and those after; "" ends it.
+func (c *cutter) cutAt(text string) {
+	c.cut.Store(false)
+	c.at.Store(&text)
+}
+
+// announce makes the node of a cluster tell everybody the proxy's address in place of its own.
+func (c *cutter) announce(t *testing.T, node *buckettest.Server) {
+	t.Helper()
+	_, port, _ := net.SplitHostPort(c.addr)
+	if err := node.Client().ConfigSet(t.Context(), "cluster-announce-port", port).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// requests passes on what clients say.
+func (c *cutter) requests(server, client net.Conn) {
+	defer server.Close()
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := client.Read(buffer)
+		if err != nil {
+			return
+		}
+		if at := c.at.Load(); at != nil && *at != "" && strings.Contains(string(buffer[:n]), *at) {
+			c.cut.Store(true)
+		}
+		if _, err := server.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
 }
 
 func startCutter(t *testing.T, backend string) *cutter {
@@ -59,20 +97,23 @@ func startCutter(t *testing.T, backend string) *cutter {
 		t.Fatal(err)
 	}
 	c := &cutter{addr: listener.Addr().String()}
+	c.lead(backend)
 	var wg sync.WaitGroup
-	t.Cleanup(func() { _ = listener.Close(); wg.Wait() })
+	ending, end := context.WithCancel(context.Background())
+	t.Cleanup(func() { _ = listener.Close(); end(); wg.Wait() })
 	wg.Go(func() {
 		for {
 			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			server, err := net.Dial("tcp", backend)
+			server, err := net.Dial("tcp", *c.backend.Load())
 			if err != nil {
 				_ = client.Close()
 				continue
 			}
-			wg.Go(func() { _, _ = io.Copy(server, client); _ = server.Close() })
+			context.AfterFunc(ending, func() { _ = client.Close() })
+			wg.Go(func() { c.requests(server, client) })
 			wg.Go(func() { c.replies(client, server) })
 		}
 	})

@@ -24,6 +24,11 @@ func (s *Store) Take(ctx context.Context, r Request) (Verdict, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	if s.clustered() {
+		if portions := s.portions(r); portions != nil {
+			return s.takeSpread(ctx, r, portions)
+		}
+	}
 	c := takeCall(r)
 	if err := s.run(ctx, takeScript, c); err != nil {
 		return Verdict{}, err

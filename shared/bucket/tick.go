@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ var errSlow = errors.New("reading the store's clock took longer than 50 ms; noth
 type ticker struct {
 	sync.Mutex // held for a whole round
 
-	shards map[int]*witness
+	shards map[int]*witness // the map grows before the nodes are asked; each witness is its node's alone meanwhile
 }
 
 // witness is what this process knows of one shard's clock.
@@ -47,6 +48,7 @@ type witness struct {
 
 // reading is one look at a shard's clock. The monotonic time is that of its middle.
 type reading struct {
+	shard    int
 	epoch    string
 	now      limit.Micros
 	tick     limit.Micros
@@ -77,101 +79,119 @@ func (s *Store) Ticks(ctx context.Context, shards func() int) {
 	}
 }
 
-// Tick is one round of Ticks. Its error says that some shard's clock is not vouched for by now.
+// Tick is one round of Ticks. Its error says that some shard's clock is not vouched for by now. The nodes of a cluster are looked
+// at each by itself and all at once: one that does not answer takes no other node's time.
 func (s *Store) Tick(ctx context.Context, shards int) error {
+	if shards < 1 || shards > MaxShards {
+		return couldNotAsk("tick", fmt.Errorf("%d shards; give 1 to %d", shards, MaxShards))
+	}
 	s.ticker.Lock()
 	defer s.ticker.Unlock()
-	ctx, cancel := s.patient(ctx)
+	ctx, cancel := context.WithTimeout(ctx, tickEvery)
 	defer cancel()
-	readings, err := s.readClocks(ctx, shards)
-	if err != nil {
-		return couldNotAsk("tick", err)
+	s.nodes.refresh()
+	byNode := map[string][]int{}
+	for shard := range shards {
+		if s.ticker.shards[shard] == nil {
+			s.ticker.shards[shard] = &witness{}
+		}
+		node := s.Node(shard)
+		byNode[node] = append(byNode[node], shard)
 	}
+	problems := make(chan error, len(byNode))
+	for _, list := range byNode {
+		go func() { problems <- s.tick(ctx, list) }()
+	}
+	var err error
+	for range byNode {
+		err = cmpErr(err, <-problems)
+	}
+	return err
+}
+
+// tick is one round for the shards of one node.
+func (s *Store) tick(ctx context.Context, shards []int) error {
+	readings, err := s.readClocks(ctx, shards)
 	var ticks []*call
 	refused := map[int]refusal{}
 	stale := 0
-	for shard, r := range readings {
-		w := s.ticker.shards[shard]
-		if w == nil {
-			w = &witness{}
-			s.ticker.shards[shard] = w
-		}
+	for _, r := range readings {
+		w := s.ticker.shards[r.shard]
 		writes, begins, step := w.judge(r)
 		switch {
 		case writes:
 			ticks = append(ticks, &call{
-				shards: []int{shard}, keys: []string{shardKey(shard)}, args: []any{nil, r.epoch, int64(r.now)},
+				shards: []int{r.shard}, keys: []string{shardKey(r.shard)}, args: []any{nil, r.epoch, int64(r.now)},
 			})
 		case begins:
-			refused[shard] = refusal{
-				shard: shard, reason: "clock", found: r.epoch, tick: strconv.FormatInt(int64(r.tick), 10), step: step.Microseconds(),
+			refused[r.shard] = refusal{
+				shard: r.shard, reason: "clock", found: r.epoch, tick: strconv.FormatInt(int64(r.tick), 10), step: step.Microseconds(),
 			}
 		case w.stale != nil:
 			stale++
 		}
 	}
-	err = s.each(ctx, tickScript, ticks, func(_ int, reply []any) error {
+	problem := s.each(ctx, tickScript, ticks, func(_ int, reply []any) error {
 		_, err := status(reply)
 		return err
 	})
-	if len(refused) > 0 {
-		if l, server, problem := s.current(ctx); problem == nil {
-			s.begin(ctx, l, server, refused)
-		}
+	s.begin(ctx, refused)
+	switch {
+	case err != nil:
+		return couldNotAsk("tick", err)
+	case problem == nil && stale+len(refused) > 0:
+		problem = couldNotAsk("tick", fmt.Errorf("%d shards: %w", stale+len(refused), errClock))
 	}
-	if err == nil && stale+len(refused) > 0 {
-		err = couldNotAsk("tick", fmt.Errorf("%d shards: %w", stale+len(refused), errClock))
-	}
-	return err
+	return problem
 }
 
 // atOnce is how many shards one call of the clock script reads: all that a deployment usually has, for an embedded server is
-// slow to begin a script. (In a cluster their records lie in different slots: there it must be one.)
+// slow to begin a script. In a cluster their records lie in different slots: there it is one.
 const atOnce = 64
 
-// readClocks reads every shard's clock, in one go. Our own clock is read before and after: what took too long says nothing.
-func (s *Store) readClocks(ctx context.Context, shards int) ([]*reading, error) {
-	if shards < 1 || shards > MaxShards {
-		return nil, fmt.Errorf("%d shards; give 1 to %d", shards, MaxShards)
+// readClocks reads some shards' clocks, in one go. Our own clock is read before and after: what took too long says nothing. The
+// error is of a shard that could not be read; the readings are of those that could.
+func (s *Store) readClocks(ctx context.Context, shards []int) ([]*reading, error) {
+	most := atOnce
+	if s.clustered() {
+		most = 1
 	}
 	var calls []*call
-	for first := 0; first < shards; first += atOnce {
-		c := &call{args: make([]any, 1)}
-		for shard := first; shard < min(first+atOnce, shards); shard++ {
-			c.shards, c.keys = append(c.shards, shard), append(c.keys, shardKey(shard))
+	for list := range slices.Chunk(shards, most) {
+		c := &call{shards: list, args: make([]any, 1)}
+		for _, shard := range list {
+			c.keys = append(c.keys, shardKey(shard))
 		}
 		calls = append(calls, c)
 	}
 	before := time.Now()
 	s.runAll(ctx, clockScript, calls)
 	took := time.Since(before)
-	readings := make([]*reading, 0, shards)
+	readings := make([]*reading, 0, len(shards))
+	var failed error
 	for _, c := range calls {
-		if c.err != nil {
-			return nil, c.err
+		list, err := []*reading(nil), c.err
+		if err == nil {
+			list, err = parseClocks(c.reply, c.shards, before.Add(took/2))
 		}
-		list, err := parseClocks(c.reply, len(c.shards), before.Add(took/2))
-		if err != nil {
-			return nil, err
-		}
-		readings = append(readings, list...)
+		readings, failed = append(readings, list...), cmpErr(failed, err)
 	}
 	if took > readWithin {
-		return nil, errSlow
+		return nil, cmpErr(failed, errSlow)
 	}
-	return readings, nil
+	return readings, failed
 }
 
 // parseClocks reads clock's reply.
-func parseClocks(reply []any, shards int, measured time.Time) ([]*reading, error) {
+func parseClocks(reply []any, shards []int, measured time.Time) ([]*reading, error) {
 	f := fields{reply}
-	if len(reply) != 2+2*shards || f.integer() != 1 {
+	if len(reply) != 2+2*len(shards) || f.integer() != 1 {
 		return nil, errReply
 	}
 	now := limit.Micros(f.integer())
-	readings := make([]*reading, shards)
-	for i := range readings {
-		readings[i] = &reading{now: now, tick: limit.Micros(f.integer()), epoch: f.text(), measured: measured}
+	readings := make([]*reading, len(shards))
+	for i, shard := range shards {
+		readings[i] = &reading{shard: shard, now: now, tick: limit.Micros(f.integer()), epoch: f.text(), measured: measured}
 	}
 	if f.values == nil {
 		return nil, errReply

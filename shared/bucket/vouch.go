@@ -9,15 +9,13 @@ import (
 // once it could have refilled. It is for whoever knows that nothing was ever spent: the store is new, and so is the journal.
 // A shard that has an epoch already keeps it.
 func (s *Store) Vouch(ctx context.Context, shards int) error {
-	l, server, err := s.current(ctx)
-	if err != nil {
-		return couldNotAsk("vouch", err)
-	}
 	calls := make([]*call, shards)
 	for shard := range calls {
-		calls[shard] = epochCall(shard, server, refusal{reason: "vouched"})
+		calls[shard] = epochCall(shard, refusal{reason: "vouched"})
 	}
-	l.evalAll(ctx, epochScript, calls)
+	ctx, cancel := s.patient(ctx)
+	defer cancel()
+	s.runAll(ctx, epochScript, calls)
 	for shard, c := range calls {
 		if _, err := status(c.reply); c.err != nil || err != nil {
 			return couldNotAsk(fmt.Sprintf("vouch for shard %d", shard), cmpErr(c.err, err))

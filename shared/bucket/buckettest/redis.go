@@ -6,6 +6,7 @@ import (
 	"net"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,10 +20,12 @@ type Server struct {
 	// Dir is its working directory: where it keeps its data if args turn persistence on.
 	Dir string
 
-	t    testing.TB
-	args []string
-	proc *exec.Cmd
-	log  *strings.Builder
+	t      testing.TB
+	args   []string
+	config string // a sentinel's file, which stands in place of args
+	proc   *exec.Cmd
+	log    *strings.Builder
+	plain  *redis.Client // see admin
 }
 
 // StartRedis starts a redis-server on a free port of loopback and waits until it answers; the test's end kills it. It keeps
@@ -50,6 +53,19 @@ func (s *Server) Kill() {
 	s.proc = nil
 }
 
+// Pause stops the process where it is; Resume lets it go on.
+func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(signal syscall.Signal) {
+	s.t.Helper()
+	if err := s.proc.Process.Signal(signal); err != nil {
+		s.t.Fatalf("%s: %v", s.Addr, err)
+	}
+}
+
 // Restart kills the process and starts another one on the same address and directory.
 func (s *Server) Restart() {
 	s.t.Helper()
@@ -59,6 +75,14 @@ func (s *Server) Restart() {
 
 // Client returns a plain client of the server, closed at the test's end.
 func (s *Server) Client() *redis.Client { return client(s.t, s.Addr) }
+
+// admin returns the client that the test's own machinery looks with; it keeps nothing over a restart.
+func (s *Server) admin() *redis.Client {
+	if s.plain == nil {
+		s.plain = client(s.t, s.Addr)
+	}
+	return s.plain
+}
 
 func client(t testing.TB, addr string) *redis.Client {
 	c := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2, DisableIdentity: true})
@@ -74,6 +98,9 @@ func (s *Server) start() {
 	}
 	s.log = &strings.Builder{}
 	args := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no"}, s.args...)
+	if s.config != "" {
+		args = []string{s.config, "--sentinel"}
+	}
 	s.proc = exec.Command("redis-server", args...)
 	s.proc.Stdout, s.proc.Stderr = s.log, s.log
 	if err := s.proc.Start(); err != nil {

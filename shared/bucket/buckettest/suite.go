@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,8 @@ type Harness struct {
 	Store *bucket.Store
 	// Addr is the server's address, for the suite's own look at what is stored.
 	Addr string
+	// Cluster is the cluster under test; nil where it is one server.
+	Cluster *Cluster
 	// SetTime sets the store's clock, with what expires by it; nil where real time passes.
 	SetTime func(time.Time)
 }
@@ -96,18 +99,18 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 type fixture struct {
 	*testing.T
 	Harness
-	raw *redis.Client
+	raw raw
 	at  time.Time // of a settable clock
 	// still ends the ticks of a store whose clock runs by itself.
 	still atomic.Bool
 }
 
 func newFixture(t *testing.T, h Harness) *fixture {
-	f := &fixture{T: t, Harness: h, raw: client(t, h.Addr), at: time.Unix(1_790_000_000, 0)}
+	f := &fixture{T: t, Harness: h, raw: newRaw(t, h), at: time.Unix(1_790_000_000, 0)}
 	if f.SetTime != nil {
 		f.SetTime(f.at)
 	}
-	f.must(f.raw.FlushAll(f.ctx()).Err())
+	f.must(f.raw.flushAll(f.ctx()))
 	if f.SetTime == nil {
 		f.keepTicking()
 	}
@@ -120,16 +123,25 @@ func (f *fixture) tick() {
 	f.must(tick(f.ctx(), f.raw))
 }
 
-func tick(ctx context.Context, client *redis.Client) error {
+func tick(ctx context.Context, client raw) error {
 	const script = `
 		local now = redis.call('TIME')
-		for i = 0, 31 do
-			local key = string.format('annona:1:{s%02d}:shard', i)
-			local at = string.format('%.0f', now[1] * 1000000 + now[2])
+		local at = string.format('%.0f', now[1] * 1000000 + now[2])
+		for _, key in ipairs(KEYS) do
 			local _ = redis.call('HEXISTS', key, 'tick') == 1 and redis.call('HSET', key, 'tick', at)
 		end
 		return 1`
-	if err := client.Eval(ctx, script, nil).Err(); err != nil {
+	var shards []string
+	for i := range 32 {
+		shards = append(shards, fmt.Sprintf("annona:1:{s%02d}:shard", i))
+	}
+	_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for keys := range slices.Chunk(shards, client.together()) {
+			pipe.Eval(ctx, script, keys)
+		}
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("write the ticks: %w", err)
 	}
 	return nil

@@ -142,7 +142,11 @@ func (f *fixture) demandOnce() {
 	org = f.global(10)
 	v = f.wants(org, user)
 	equal(f, "outcome while dry", v.Outcome, bucket.Denied)
-	equal(f, "org found", f.view(org.Ref).Found, false)
+	if f.Cluster != nil { // two slots know nothing of each other: a wait is left behind, which ends by itself
+		equal(f, "org denied", f.view(org.Ref).Denied, 0)
+	} else {
+		equal(f, "org found", f.view(org.Ref).Found, false)
+	}
 	equal(f, "user denied", f.view(user.Ref).Denied, 2)
 	if retry := v.States[1].RetryIn; retry <= 55_000_000 || retry > 60_000_000 {
 		f.Fatalf("retry in %d µs, want what is left of a minute", retry)

@@ -19,7 +19,7 @@ import (
 // every answer and every bucket after every call.
 func (f *fixture) likeTheModel() {
 	rapid.Check(f.T, func(t *rapid.T) {
-		f.must(f.raw.FlushAll(f.ctx()).Err())
+		f.must(f.raw.flushAll(f.ctx()))
 		p := &pair{fixture: f, t: t, model: NewModel(), backwards: rapid.Bool().Draw(t, "backwards")}
 		for i := range 4 {
 			p.refs = append(p.refs, bucket.Ref{Shard: i % 2, Key: f.ref().Key})

@@ -1,12 +1,15 @@
 package buckettest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/annona-gateway/annona/shared/bucket"
 	"github.com/annona-gateway/annona/shared/limit"
@@ -108,39 +111,68 @@ func (f *fixture) life() {
 	}
 }
 
-// heard collects announcements until the one of end, which it publishes itself when act is done: announcements keep order.
+// heard collects announcements from when it listens until act is done. Each server is made to say when that is: what one server
+// announces keeps its order, what several do does not, so a cluster's announcements come sorted.
 func (f *fixture) heard(channel string, listen func(context.Context, func(bucket.Announcement)) error, act func()) []bucket.Announcement {
 	f.Helper()
-	end := f.ref()
+	marks := map[bucket.Ref]int{}
+	begin, end := f.ref(), f.ref()
+	begun := make(chan struct{})
 	ctx, cancel := context.WithCancel(f.ctx())
 	defer cancel()
 	var all []bucket.Announcement
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		err := listen(ctx, func(a bucket.Announcement) {
-			if a.Ref == end {
-				cancel()
+			if a.Ref != begin && a.Ref != end {
+				all = append(all, a)
 				return
 			}
-			all = append(all, a)
+			switch marks[a.Ref]++; {
+			case marks[a.Ref] != f.raw.servers():
+			case a.Ref == begin:
+				all = nil // said before anybody listened
+				close(begun)
+			default:
+				cancel()
+			}
 		})
 		if err != nil {
 			f.Error(err)
 		}
 	})
 	f.subscribed(channel)
+	mark := func(ref bucket.Ref) {
+		f.must(f.raw.masters(f.ctx(), func(one *redis.Client) error {
+			return one.Publish(f.ctx(), channel, fmt.Sprintf("%d %s ", ref.Shard, ref.Key)).Err()
+		}))
+	}
+	mark(begin)
+	select {
+	case <-begun:
+	case <-time.After(5 * time.Second):
+		f.Fatal("the listener heard nothing")
+	}
 	act()
-	f.must(f.raw.Publish(f.ctx(), channel, fmt.Sprintf("%d %s ", end.Shard, end.Key)).Err())
+	mark(end)
 	wg.Wait()
+	return f.sorted(all)
+}
+
+// sorted brings a cluster's announcements into one order: by bucket.
+func (f *fixture) sorted(all []bucket.Announcement) []bucket.Announcement {
+	if f.Cluster != nil {
+		slices.SortStableFunc(all, func(a, b bucket.Announcement) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	}
 	return all
 }
 
 func (f *fixture) subscribed(channel string) {
 	f.Helper()
 	f.must(Poll(f.ctx(), 5*time.Second, func() error {
-		n, err := f.raw.PubSubNumSub(f.ctx(), channel).Result()
-		if err == nil && n[channel] == 0 {
-			err = fmt.Errorf("nobody listens on %s", channel)
+		n, err := f.raw.listeners(f.ctx(), channel)
+		if err == nil && n == 0 {
+			err = errNobody
 		}
 		return err
 	}))
@@ -176,7 +208,7 @@ func (f *fixture) demands() {
 		f.wants(dry)
 	})
 	want := []bucket.Announcement{{Ref: c.Ref, Traceparent: traceparent}, {Ref: c.Ref}, {Ref: other.Ref}, {Ref: low.Ref}}
-	if !slices.Equal(all, want) {
+	if !slices.Equal(all, f.sorted(want)) {
 		f.Fatalf("announced %v, want %v", all, want)
 	}
 }
@@ -300,7 +332,7 @@ func (f *fixture) sealedOnly() {
 	opened, err := secret.Open(f.view(c.Ref).Sealed)
 	f.must(err)
 	equal(f, "identity in the record", opened, identity)
-	names, err := f.raw.Keys(f.ctx(), "*").Result()
+	names, err := f.raw.keys(f.ctx())
 	f.must(err)
 	var dump strings.Builder
 	for _, name := range names {

@@ -147,7 +147,7 @@ func (f *fixture) onLossEmpty() {
 	f.vouch(full.Ref)
 	equal(f, "admitted before the loss", f.admitted(4, empty), 4)
 	equal(f, "admitted before the loss", f.admitted(4, full), 4)
-	f.must(f.raw.FlushAll(f.ctx()).Err())
+	f.must(f.raw.flushAll(f.ctx()))
 	equal(f, "admitted after it, on_loss full", f.admitted(10, full), 10)
 	equal(f, "admitted after it, on_loss empty", f.admitted(10, empty), 0)
 	f.age(empty.Ref, bucket.DemotedFor)

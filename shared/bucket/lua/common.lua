@@ -47,7 +47,8 @@ end
 local function refill(level, elapsed, full, rate)
   if elapsed <= 0 then return level, 0 end
   if level >= full then return level, elapsed end
-  if elapsed >= time_to(full - level, rate) then return full, elapsed end
+  local full_in = time_to(full - level, rate)
+  if elapsed >= full_in and full_in < NEVER then return full, elapsed end
   -- NOTE: elapsed is clamped to the time to full, so each of the first two products is at most full - level <= 2 * 10^15;
   -- the third is below 10^12.
   local credit = elapsed * floor(rate / MICRO)
