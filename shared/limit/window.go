@@ -21,8 +21,9 @@ const (
 func (u Unit) String() string { return [...]string{"fixed", "day", "week", "month"}[u] }
 
 const (
-	// MinWindow and MaxWindow bound a window of a fixed length.
+	// MinWindow is the shortest window of a fixed length.
 	MinWindow = time.Millisecond
+	// MaxWindow is the longest.
 	MaxWindow = 366 * 24 * time.Hour
 	// MaxAnchor is the last day of the month that every month has.
 	MaxAnchor = 28
