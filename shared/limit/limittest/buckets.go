@@ -58,7 +58,7 @@ func (b *Bucket) GiveBack(at limit.Micros, i int) limit.Micro {
 	if p.turn <= max(at, b.mark) {
 		return 0
 	}
-	credit := max(0, min(p.cost, (b.Budget.Capacity.Micro() - b.highest(i)).Whole().Micro()))
+	credit := max(0, min(p.cost, (b.Budget.Capacity.Micro()-b.highest(i)).Whole().Micro()))
 	p.cost -= credit
 	b.level += credit
 	return credit
