@@ -162,7 +162,7 @@ func (r *reader) expectation(e *Expectation, n *node) {
 			exempt := r.truth(field)
 			e.Exempt = &exempt
 		case "status":
-			e.Status, _ = strconv.Atoi(r.word(field, []string{"400", "401"}, nil))
+			e.Status, _ = strconv.Atoi(r.word(field, []string{"400", "401"}))
 		case "cost":
 			e.Cost = r.caseCost(field)
 		case "variant":
@@ -181,7 +181,7 @@ func (r *reader) caseCost(n *node) map[string]limit.Tokens {
 	costs := map[string]limit.Tokens{}
 	read := func(item *node, name string) {
 		if text, ok := r.text(item, "write a whole number, or {POLICY: NUMBER}"); ok {
-			costs[name] = valueOf(r, item, text, parseTokens)
+			costs[name] = valueOf(r, item, text, parseCost)
 		}
 	}
 	if n.kind == scalar {
@@ -246,4 +246,4 @@ func (r *reader) address(n *node) netip.Addr {
 	return address
 }
 
-func (r *reader) truth(n *node) bool { return r.word(n, []string{"true", "false"}, nil) == "true" }
+func (r *reader) truth(n *node) bool { return r.word(n, []string{"true", "false"}) == "true" }
