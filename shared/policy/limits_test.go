@@ -202,6 +202,7 @@ func TestParseRefusesWhatGoesWithLimits(t *testing.T) {
 		"candidate of a candidate":    {candidate("candidate_of: p") + strings.Replace(strings.TrimPrefix(policyWith("candidate_of: q"), "schema: 1\npolicies:\n"), "name: p", "name: r", 1), "22:19", "q is a candidate itself", "candidate_of: p"},
 		"candidate that is enforced":  {candidate("candidate_of: p\n    enforce: 10%"), "16:14", "a candidate only reports", "once the candidate is to deny"},
 		"candidate of no name":        {candidate("candidate_of: A B"), "15:19", "has the character", "1 to 64"},
+		"algorithm meant, its tiers":  {quota("1h", "algorithm: fixed_windw", "tiers: {a: {limit: 1}}"), "7:16", "algorithm cannot be fixed_windw", "did you mean fixed_window?"},
 		"unknown algorithm, all else": {regional("algorithm: leaky_bucket", "limit: 1", "window: 1h"), "7:16", "algorithm cannot be leaky_bucket", "token_bucket, fixed_window, sliding_window_log, sliding_window_counter or concurrency"},
 	} {
 		t.Run(name, func(t *testing.T) { want.check(t); want.alone(t) })
@@ -343,6 +344,10 @@ func TestActualCost(t *testing.T) {
 		if cost != row.cost || said != row.said || (err != nil) != row.wrong || (err != nil && !errors.Is(err, ErrActual)) {
 			t.Errorf("%s: ActualCost(%q) = %d, %t, %v", name, row.values, cost, said, err)
 		}
+	}
+	costs := mustParse(t, quota("1h", "cost: {header: X-Cost, max: 9, actual: X-Actual-Cost}")).CostHeaders()
+	if !slices.Equal(costs, []string{"X-Actual-Cost", "X-Cost"}) {
+		t.Errorf("a client may send %v to upstreams, want none of both", costs)
 	}
 	if !p.Cost.Refunds(503) || p.Cost.Refunds(500) || (&Cost{}).Refunds(502) {
 		t.Error("Refunds is not what the document says")
