@@ -199,7 +199,7 @@ func TestParseRefusesWhatGoesWithLimits(t *testing.T) {
 		"candidate of nobody":         {candidate("candidate_of: nobody"), "15:19", "there is no policy nobody", "of this document"},
 		"candidate misspelt":          {strings.ReplaceAll(candidate("candidate_of: api-usr"), "name: p", "name: api-user"), "15:19", "there is no policy api-usr", "did you mean api-user?"},
 		"candidate of itself":         {candidate("candidate_of: q"), "15:19", "a candidate of itself", "may replace"},
-		"candidate of a candidate":    {candidate("candidate_of: p\n    burst: 5") + strings.Replace(strings.TrimPrefix(policyWith("burst: 6\n    candidate_of: q"), "schema: 1\npolicies:\n"), "name: p", "name: r", 1), "22:19", "q is a candidate itself", "candidate_of: p"},
+		"candidate of a candidate":    {candidate("candidate_of: p\n    burst: 5") + strings.Replace(strings.TrimPrefix(policyWith("burst: 6\n    candidate_of: q"), "schema: 1\npolicies:\n"), "name: p", "name: r", 1), "24:19", "q is a candidate itself", "candidate_of: p"},
 		"candidate that is enforced":  {candidate("candidate_of: p\n    enforce: 10%\n    burst: 5"), "16:14", "a candidate only reports", "once the candidate is to deny"},
 		"candidate of no name":        {candidate("candidate_of: A B"), "15:19", "has the character", "1 to 64"},
 		"algorithm meant, its tiers":  {quota("1h", "algorithm: fixed_windw", "tiers: {a: {limit: 1}}"), "7:16", "algorithm cannot be fixed_windw", "did you mean fixed_window?"},
