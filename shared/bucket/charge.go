@@ -38,10 +38,13 @@ func (s *Store) outside(reply []any) bool {
 	return true
 }
 
+// plain is true of a token bucket without delay and ban.
+func (c Charge) plain() bool { return c.Algorithm == limit.TokenBucket && c.MaxDelay == 0 && c.Ban == (Ban{}) }
+
 // special is what lua/special.lua reads; "" for a plain token bucket. A fixed window comes with the one before and the one
 // after, so that clocks may differ by as much.
 func (c Charge) special(now time.Time) string {
-	if c.Algorithm == limit.TokenBucket && c.MaxDelay == 0 && c.Ban == (Ban{}) {
+	if c.plain() {
 		return ""
 	}
 	numbers := [10]int64{0: int64(c.Algorithm), 1: c.MaxDelay.Microseconds()}
@@ -107,7 +110,7 @@ func (c Charge) checkAlgorithm(holder Holder) error {
 	switch {
 	case c.Algorithm > limit.Concurrency:
 		return fmt.Errorf("algorithm %d; give one of limit.Algorithms", c.Algorithm)
-	case c.Leased && (counts || c.MaxDelay != 0 || c.Ban != (Ban{})):
+	case c.Leased && !c.plain():
 		return fmt.Errorf("%s with a pool, a delay or a ban: only a plain token bucket is of scope global", c.Algorithm)
 	case counts && (c.Part.Rate != 0 || c.MaxDelay != 0):
 		return fmt.Errorf("%s has neither rate nor delay", c.Algorithm)
