@@ -51,7 +51,43 @@ func TestBadArguments(t *testing.T) {
 		"long identity":    charge(func(c *bucket.Charge) { c.Sealed = make([]byte, 5000) }),
 		"gives back ever":  {Charges: oneOf(5).Charges, GiveBackFor: 25 * time.Hour},
 		"huge revision":    charge(func(c *bucket.Charge) { c.Revision = math.MaxUint64 }),
+	} {
+		if _, err := store.Take(t.Context(), r); err == nil {
+			t.Errorf("%s: no error", what)
+		} else {
+			wantCouldNotAsk(t, err)
+		}
+	}
+	_, err := store.Ask(t.Context(), []bucket.Plan{{Return: -1, Deadline: time.Second}})
+	wantCouldNotAsk(t, err)
+	_, err = store.Ask(t.Context(), []bucket.Plan{{}})
+	wantCouldNotAsk(t, err)
+	_, err = store.Fill(t.Context(), []bucket.Grant{{Granted: -1}})
+	wantCouldNotAsk(t, err)
+	_, err = store.Fill(t.Context(), []bucket.Grant{{TTL: -1 * time.Second}})
+	wantCouldNotAsk(t, err)
+	_, err = store.Due(t.Context(), 0, 1)
+	wantCouldNotAsk(t, err)
+	_, err = store.GiveBack(t.Context(), []bucket.Back{{Tokens: 1}})
+	wantCouldNotAsk(t, err)
+	_, err = store.GiveBack(t.Context(), []bucket.Back{{}})
+	wantCouldNotAsk(t, err)
+	wantCouldNotAsk(t, store.Tick(t.Context(), 0))
+	if n := server.CommandCount(); n != 0 {
+		t.Errorf("%d commands were sent, want none", n)
+	}
+}
 
+// TestBadArguments_Limits: the same of the other algorithms, bans, holders and blocks.
+func TestBadArguments_Limits(t *testing.T) {
+	server := miniredis.RunT(t)
+	store := openStore(t, bucket.Config{Addrs: []string{server.Addr()}, ServerID: "embedded"})
+	charge := func(change func(*bucket.Charge)) bucket.Request {
+		r := oneOf(5)
+		change(&r.Charges[0])
+		return r
+	}
+	for what, r := range map[string]bucket.Request{
 		"unknown algorithm":      charge(func(c *bucket.Charge) { c.Algorithm = 5 }),
 		"a window of nothing":    charge(func(c *bucket.Charge) { c.Algorithm = limit.FixedWindow }),
 		"a bucket with a window": charge(func(c *bucket.Charge) { c.Window = limit.Days(nil) }),
@@ -77,23 +113,8 @@ func TestBadArguments(t *testing.T) {
 			wantCouldNotAsk(t, err)
 		}
 	}
-	_, err := store.Ask(t.Context(), []bucket.Plan{{Return: -1, Deadline: time.Second}})
-	wantCouldNotAsk(t, err)
-	_, err = store.Ask(t.Context(), []bucket.Plan{{}})
-	wantCouldNotAsk(t, err)
-	_, err = store.Fill(t.Context(), []bucket.Grant{{Granted: -1}})
-	wantCouldNotAsk(t, err)
-	_, err = store.Fill(t.Context(), []bucket.Grant{{TTL: -1 * time.Second}})
-	wantCouldNotAsk(t, err)
-	_, err = store.Due(t.Context(), 0, 1)
-	wantCouldNotAsk(t, err)
-	_, err = store.GiveBack(t.Context(), []bucket.Back{{Tokens: 1}})
-	wantCouldNotAsk(t, err)
-	_, err = store.GiveBack(t.Context(), []bucket.Back{{}})
-	wantCouldNotAsk(t, err)
-	wantCouldNotAsk(t, store.Tick(t.Context(), 0))
 	wantCouldNotAsk(t, store.Hold(t.Context(), 0, 32))
-	_, err = store.Renew(t.Context(), 1, 0)
+	_, err := store.Renew(t.Context(), 1, 0)
 	wantCouldNotAsk(t, err)
 	_, _, err = store.Bans(t.Context(), 32, 32, 1)
 	wantCouldNotAsk(t, err)
