@@ -145,7 +145,7 @@ func benchCharges(b testing.TB) map[string]bucket.Charge {
 		all[a.String()] = limitOf(b, a, min(a.MaxN(), 1_000_000), 0)
 	}
 	bucketOf := all[limit.TokenBucket.String()]
-	bucketOf.Part.Rate = 1_000_000 * limit.MicroPerToken
+	bucketOf.Part.Rate = 300 // about a token an hour: the record lives for two hours
 	all[limit.TokenBucket.String()] = bucketOf
 	bucketOf.MaxDelay = time.Second
 	all["leaky bucket"] = bucketOf
