@@ -53,7 +53,7 @@ func (n *numbers) termsFor(item *leasepb.Item) (ledger.Terms, leasepb.Refusal) {
 			return terms, leasepb.Refusal_REFUSAL_UNKNOWN_POLICY
 		}
 		p := n.policies.Policy(asked.policy)
-		if p == nil || p.Scope != policy.Global || p.Algorithm != policy.TokenBucket {
+		if p == nil || p.Scope != policy.Global || p.Algorithm != limit.TokenBucket {
 			return terms, leasepb.Refusal_REFUSAL_UNKNOWN_POLICY
 		}
 		budget, exists := p.BudgetOf(asked.variant)

@@ -35,7 +35,7 @@ const (
 // documents are what tests run with.
 func documents() (*policy.Document, *policy.Regions) {
 	fast := limit.Budget{Capacity: 100, Rate: 50 * limit.MicroPerToken}
-	base := policy.Policy{Algorithm: policy.TokenBucket, Scope: policy.Global, Budget: fast, AllotmentPPM: 100_000, Enforced: true}
+	base := policy.Policy{Algorithm: limit.TokenBucket, Scope: policy.Global, Budget: fast, AllotmentPPM: 100_000, Enforced: true}
 	own, local := base, base
 	own.Name, own.Tiers = "per-user", map[string]limit.Budget{"premium": {Capacity: 1000, Rate: 500 * limit.MicroPerToken}}
 	local.Name, local.Scope = "local", policy.RegionOnly

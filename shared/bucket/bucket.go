@@ -30,9 +30,23 @@ type Charge struct {
 	Policy   string
 	Variant  string
 	Revision uint64
+	// Algorithm says how the policy counts; all but a token bucket without MaxDelay are of scope region only. The bucket's key
+	// is of the algorithm too, so another algorithm is another bucket.
+	Algorithm limit.Algorithm
+	// Window is that of a windowed algorithm; the sliding ones need a fixed length. Another window of the same bucket begins as
+	// after a loss (OnLossEmpty).
+	Window limit.Window
+	// MaxDelay makes a token bucket a queue: who finds it empty is admitted with a State.Delay of at most this, in order; up to
+	// 24 h.
+	MaxDelay time.Duration
+	// Ban, unless zero, bans the bucket's key after repeated denials. Only of scope region.
+	Ban Ban
+	// Denials is how many requests were denied here from memory since the last take; they count towards Ban. 0 to 10^6.
+	Denials int
 	// Leased is true for scope global: beyond Part there is a pool to lease from.
 	Leased bool
-	// Part is what the region holds of its own: its allotment, or all of a limit of scope region.
+	// Part is what the region holds of its own: its allotment, or all of a limit of scope region. The algorithms that have no
+	// refill have their N as Capacity, at most Algorithm.MaxN, and no Rate.
 	Part limit.Budget
 	// Pool is the pool's budget; zero unless Leased.
 	Pool limit.Budget
@@ -57,34 +71,53 @@ type Request struct {
 	WaitFor time.Duration
 	// Traceparent is the W3C trace context that an announcement carries, or "".
 	Traceparent string
-	// GiveBackFor is for how long from now Store.GiveBack may return what this take charges; 0: not at all.
+	// GiveBackFor is for how long from now Store.GiveBack may return what this take charges; 0: not at all. Where a charge has a
+	// MaxDelay it is at least the delay, and slots may be given back for ever.
 	GiveBackFor time.Duration
+	// Holder holds the slots that charges of limit.Concurrency take; needed where there is one.
+	Holder Holder
+
+	// forced charges what there is not, as a debt: Store.Correct's.
+	forced bool
 }
 
 // Outcome is the script's decision.
 type Outcome int
 
 // The outcomes of a take that could be asked. Wait: nothing was charged, some bucket lacks tokens that a lease may bring, and
-// the wait is registered as demand; take again when a fill is announced.
+// the wait is registered as demand; take again when a fill is announced. Banned: nothing was charged, and nothing was looked at
+// but that some charge's key is banned (State.Banned).
 const (
 	Admitted Outcome = iota + 1
 	Denied
 	Wait
+	Banned
 )
 
 // State is a bucket's state after a take.
 type State struct {
 	// Lacking is true where this charge alone made the request wait or be denied.
 	Lacking bool
-	// Level is what the own part holds, Left the lease. A negative Level is the debt of a limit that was lowered below what was
-	// spent: nothing is left, and it refills first.
+	// Remaining is how many more tokens (slots, for Concurrency) would be admitted here at once: never negative, at most what
+	// Part and the lease hold.
+	Remaining limit.Tokens
+	// Reset is how long until nothing is used any more, if nobody takes: 0 where nothing is, limit.Never where no time brings
+	// it. 0 for Concurrency: nobody knows when a request ends.
+	Reset limit.Micros
+	// Delay is how long an admitted request has to wait for its turn (Charge.MaxDelay).
+	Delay limit.Micros
+	// Banned is how long the key's ban still lasts; 0 where there is none.
+	Banned limit.Micros
+	// Level is what a token bucket's own part holds, Left the lease. A negative Level is a debt, which refills first: of a limit
+	// that was lowered below what was spent, of a cost that was corrected, or of requests that wait for their turn.
 	Level limit.Micro
 	Left  limit.Tokens
 	// PoolLevel is the pool's level as last heard, PoolAge how long ago; PoolAge is negative where none was heard.
 	PoolLevel limit.Tokens
 	PoolAge   limit.Micros
-	// RetryIn is how long until Cost may fit: by the own part's refill or when the pool is not dry any more; 0 where it fits,
-	// or where nobody knows yet whether the pool has it; limit.Never where it never will.
+	// RetryIn is how long until Cost may fit: by the own part's refill or when the pool is not dry any more; when enough is out
+	// of the window; at least Banned; 0 where it fits, or where nobody knows: whether the pool has it, when a slot is given back;
+	// limit.Never where it never will.
 	RetryIn limit.Micros
 	// Heard is how long ago the allocator answered anything about this shard; negative where never.
 	Heard limit.Micros
@@ -96,37 +129,57 @@ type State struct {
 type Verdict struct {
 	Outcome Outcome
 	States  []State // one a charge, in order
-	// Receipts, one a charge, where the outcome is Admitted and Request.GiveBackFor was set.
+	// Delay is the largest of the States': the request waits for so long before it goes on.
+	Delay limit.Micros
+	// Receipts, one a charge, where the outcome is Admitted and Request.GiveBackFor was set or a charge is of Concurrency.
 	Receipts []Receipt
 }
 
 // Receipt names what one charge took, for Store.GiveBack.
 type Receipt struct {
 	Ref
+	Algorithm      limit.Algorithm
 	Epoch          string
+	Window         limit.Micros // start of the window that was charged, of windows with counts
+	Entry          uint64       // number of the log's entry, or of the slot
 	Session, Lease uint64       // the lease that FromLease was taken of
 	FromLease      limit.Tokens // tokens of the lease
 	FromPart       limit.Tokens // tokens of the own part
 	At, Until      limit.Micros // instants of the store's clock: of the take, and when it is too late
+	Turn           limit.Micros // of a request that waits in a queue, its turn; else 0
+	Holder         Holder       // of a slot
 }
 
 // Back is what one receipt's charge turned out not to have cost. A receipt is given back at most once, with 0 Tokens too: then
-// the bucket no longer reckons with it.
+// the bucket no longer reckons with it. That of a slot is given back whole, when its request has ended, and may be repeated
+// until an answer comes: a slot is released once.
 type Back struct {
 	Receipt
 	Tokens limit.Tokens // at most FromLease + FromPart
 }
 
 // Credited is what a give-back credited: less than was given back where the bucket might have refilled meanwhile, nothing
-// where its epoch, its lease or its numbers are others.
+// where its epoch, its lease, its window or its numbers are others.
 type Credited struct {
 	Lease limit.Tokens
-	Part  limit.Micro
+	Part  limit.Micro  // of a token bucket's own part
+	Count limit.Tokens // of a window, a log or slots
+}
+
+// Correction is what a charge that was taken turned out to cost.
+type Correction struct {
+	Charge  Charge // as it was taken
+	Receipt Receipt
+	Actual  limit.Tokens // 0 to Algorithm.MaxN
 }
 
 // ErrCouldNotAsk is wrapped by every error of a take: no decision was made, which is never a denial. If the outcome of the
 // call is unknown the charge may have happened.
 var ErrCouldNotAsk = errors.New("could not ask the region's Redis")
+
+// ErrHolderGone is wrapped, beside ErrCouldNotAsk, where a take named a holder that is gone in one of its shards: what it held is
+// free. End its requests, and begin another holder.
+var ErrHolderGone = errors.New("the holder of slots has not been renewed for 10 s, or the store has lost it")
 
 // ErrOlderRevision is wrapped, beside ErrCouldNotAsk, where a take carried numbers of an older policy document than those that
 // the region's buckets were brought to: read the documents anew.

@@ -51,6 +51,14 @@ type routes struct {
 	slots []uint16 // of a cluster, by slot: position in addrs plus 1, 0 for none; nil where addrs has one node for all
 }
 
+// of is the node that serves key.
+func (r *routes) of(key string) string {
+	if r.slots == nil {
+		return r.addrs[0]
+	}
+	return r.addr(slotOf(key))
+}
+
 // addr returns the node that serves slot. One that nobody serves is any node's to refuse.
 func (r *routes) addr(slot int) string {
 	if r.slots == nil || r.slots[slot] == 0 {

@@ -20,12 +20,8 @@ func (n *nodes) send(ctx context.Context, sc *script, calls []*call) {
 		return
 	}
 	for _, c := range calls {
-		switch c.at = c.to; {
-		case c.at != "":
-		case r.slots == nil:
-			c.at = r.addrs[0]
-		default:
-			c.at = r.addr(slotOf(c.keys[0]))
+		if c.at = c.to; c.at == "" {
+			c.at = r.of(c.keys[0])
 		}
 	}
 	groups := byNode(calls)

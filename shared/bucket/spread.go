@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/annona-gateway/annona/shared/limit"
 )
 
 // A take whose buckets lie in several slots of a cluster is one call a shard, sent at once, all or nothing over all of them: where
@@ -67,17 +70,7 @@ func (s *Store) portions(r Request) []*portion {
 
 // takeSpread takes all portions of r or none.
 func (s *Store) takeSpread(ctx context.Context, r Request, portions []*portion) (Verdict, error) {
-	calls := make([]*call, len(portions))
-	for i, p := range portions {
-		p.call = takeCall(p.request)
-		calls[i] = p.call
-	}
-	s.runAll(ctx, takeScript, calls)
-	for _, p := range portions {
-		if p.err = p.call.err; p.err == nil {
-			p.verdict, p.err = parseVerdict(p.call.reply, p.request)
-		}
-	}
+	s.takePortions(ctx, r.script(), portions)
 	v, charged, err := gather(r, portions)
 	switch {
 	case err != nil && !errors.Is(err, ErrOlderRevision):
@@ -88,8 +81,10 @@ func (s *Store) takeSpread(ctx context.Context, r Request, portions []*portion) 
 		return Verdict{}, couldNotAsk("take", err)
 	case err == nil && v.Outcome == Admitted:
 		if r.GiveBackFor == 0 {
-			v.Receipts = nil
 			s.giveBackLater(charged, false)
+		}
+		if !r.wantsReceipts() {
+			v.Receipts = nil
 		}
 		return v, nil
 	}
@@ -101,11 +96,45 @@ func (s *Store) takeSpread(ctx context.Context, r Request, portions []*portion) 
 		return Verdict{}, couldNotAsk("take", err)
 	}
 	for i, c := range charged {
-		v.States[c.position].Level += credited[i].Part
-		v.States[c.position].Left += credited[i].Lease
+		v.States[c.position].credit(r.Charges[c.position], credited[i])
 	}
-	v.Receipts = nil
+	v.Receipts, v.Delay = nil, 0
 	return v, nil
+}
+
+// takePortions sends the portions at once. Those whose windows were not those of their node's clock, by which nothing was charged,
+// are sent again with what that clock says.
+func (s *Store) takePortions(ctx context.Context, sc *script, portions []*portion) {
+	asking := portions
+	for attempt := 1; len(asking) > 0; attempt++ {
+		calls := make([]*call, len(asking))
+		for i, p := range asking {
+			p.call = takeCall(p.request, s.now())
+			calls[i] = p.call
+		}
+		s.runAll(ctx, sc, calls)
+		var again []*portion
+		for _, p := range asking {
+			switch p.err = p.call.err; {
+			case p.err != nil:
+			case s.outside(p.call.reply) && attempt < attempts:
+				again = append(again, p)
+			default:
+				p.verdict, p.err = parseVerdict(p.call.reply, p.request)
+			}
+		}
+		asking = again
+	}
+}
+
+// credit is the state after a give-back.
+func (s *State) credit(c Charge, back Credited) {
+	s.Left += back.Lease
+	s.Remaining += back.Count
+	if c.Algorithm == limit.TokenBucket {
+		s.Level += back.Part
+		s.measure(c)
+	}
 }
 
 // charged is one receipt of a take and its charge's position.
@@ -130,6 +159,7 @@ func gather(r Request, portions []*portion) (Verdict, []charged, error) {
 		}
 		for i, position := range p.charges {
 			v.States[position] = p.verdict.States[i]
+			v.Delay = max(v.Delay, p.verdict.States[i].Delay)
 			if p.verdict.Outcome != Admitted {
 				continue
 			}
@@ -138,12 +168,25 @@ func gather(r Request, portions []*portion) (Verdict, []charged, error) {
 				paid = append(paid, charged{p.verdict.Receipts[i], position})
 			}
 		}
-		switch {
-		case p.verdict.Outcome == Denied, p.verdict.Outcome == Wait && v.Outcome == Admitted:
+		if rank(p.verdict.Outcome) > rank(v.Outcome) {
 			v.Outcome = p.verdict.Outcome
 		}
 	}
 	return v, paid, failed
+}
+
+// rank orders outcomes: that of a take is the highest of its portions'.
+func rank(o Outcome) int {
+	switch o {
+	case Banned:
+		return 3
+	case Denied:
+		return 2
+	case Wait:
+		return 1
+	default:
+		return 0
+	}
 }
 
 func failures(portions []*portion) (n int) {
@@ -167,8 +210,12 @@ func backs(list []charged, all bool) []Back {
 	return out
 }
 
-// giveBackLater gives back, or ends the claims of, what a take charged whose answer does not depend on it.
+// giveBackLater gives back, or ends the claims of, what a take charged whose answer does not depend on it. Slots are held until they
+// are given back whole.
 func (s *Store) giveBackLater(list []charged, all bool) {
+	if !all {
+		list = slices.DeleteFunc(list, func(c charged) bool { return c.Algorithm == limit.Concurrency })
+	}
 	if len(list) == 0 {
 		return
 	}

@@ -29,7 +29,8 @@ type Store struct {
 	begun    func(shard int, reason string)
 	warnings atomic.Pointer[[]string] // nil before the first Ping
 	ticker   ticker
-	backs    chan []Back // in a cluster: give-backs that nobody waits for
+	backs    chan []Back  // in a cluster: give-backs that nobody waits for
+	ahead    atomic.Int64 // µs by which the store's clock is ahead of ours, as last heard
 }
 
 // Open connects to a region's Redis. It does not wait for a server to be there: a store that is out answers ErrCouldNotAsk
@@ -159,7 +160,7 @@ func (s *Store) begin(ctx context.Context, refused map[int]refusal) {
 // epochCall lays out one call of lua/epoch.lua, for the node that refused.
 func epochCall(shard int, r refusal) *call {
 	return &call{
-		keys: []string{shardKey(shard)}, to: r.to, asking: r.asking,
+		keys: []string{shardKey(shard), holdersKey(shard)}, to: r.to, asking: r.asking,
 		args: []any{nil, r.found, newEpoch(), DemotedFor.Microseconds(), r.reason, r.tick, r.step},
 	}
 }

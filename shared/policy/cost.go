@@ -22,6 +22,10 @@ type Cost struct {
 	// Header is the canonical name of a header in which a trusted peer says the cost, 1 to Max; "": none. It goes before Rules.
 	Header string
 	Max    limit.Tokens
+	// Actual is the canonical name of a header or trailer in which the upstream says what the request did cost; "": none.
+	Actual string
+	// Refund are the statuses, of the upstream or in its place, for which a request costs nothing, in order.
+	Refund []int
 }
 
 // CostRule is the cost of requests of these methods to these paths; empty lists are any, as in a policy's match.
@@ -63,7 +67,7 @@ func (c *Cost) said(values []string) (limit.Tokens, error) {
 	if len(values) != 1 {
 		return 0, fmt.Errorf("%w: %s stands %d times", ErrCost, c.Header, len(values))
 	}
-	cost, f := parseTokens(values[0])
+	cost, f := parseCost(values[0])
 	switch {
 	case f != nil:
 		return 0, fmt.Errorf("%w: %s: %s", ErrCost, c.Header, f.message)
@@ -73,13 +77,15 @@ func (c *Cost) said(values []string) (limit.Tokens, error) {
 	return cost, nil
 }
 
-// CostHeaders returns the canonical names of all headers in which trusted peers may say costs, sorted: those of anyone else
-// must not reach an upstream.
+// CostHeaders returns the canonical names of all headers in which trusted peers may say costs, or upstreams actual ones, sorted:
+// those of anyone else must not reach an upstream, which may believe them, or send them back as its own.
 func (d *Document) CostHeaders() []string {
 	var names []string
 	for _, p := range d.Policies {
-		if p.Cost.Header != "" {
-			names = append(names, p.Cost.Header)
+		for _, name := range []string{p.Cost.Header, p.Cost.Actual} {
+			if name != "" {
+				names = append(names, name)
+			}
 		}
 	}
 	slices.Sort(names)
@@ -106,11 +112,7 @@ func (r *reader) cost(p draft, n *node) {
 		return
 	}
 	found := r.fields(n, costFields)
-	for _, name := range []string{"actual", "refund"} {
-		if later := found[name]; later != nil {
-			r.unsupported(later)
-		}
-	}
+	r.corrected(p, found)
 	if one := found["default"]; one != nil {
 		p.Cost.Default = r.oneCost(one)
 	}
@@ -136,7 +138,7 @@ func (r *reader) oneCost(n *node) limit.Tokens {
 	if !ok {
 		return 0
 	}
-	cost, f := parseTokens(text)
+	cost, f := parseCost(text)
 	switch {
 	case f != nil:
 		r.refuse(n, faultf(costRemedy, "%s: %s", label(n), f.message))
@@ -212,8 +214,8 @@ func (r *reader) affordable(p draft) {
 		name = " of " + p.titleOf(whose)
 	}
 	for _, one := range costNodes(n) {
-		if cost, f := parseTokens(one.text); f == nil && cost > least {
-			r.refuse(one, faultf("lower the cost, or raise burst to "+strconv.FormatInt(int64(cost), 10),
+		if cost, f := parseCost(one.text); f == nil && cost > least {
+			r.refuse(one, faultf("lower the cost, or raise "+p.capacityField()+" to "+strconv.FormatInt(int64(cost), 10),
 				"the cost %d is above the capacity%s, %d: such a request never fits", cost, name, least))
 		}
 	}

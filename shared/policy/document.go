@@ -107,6 +107,7 @@ func (r *reader) policies(d *Document, n *node) {
 		d.Policies, names = append(d.Policies, p), append(names, named)
 	}
 	r.outdone(d.Policies, names)
+	r.candidates(d)
 	r.crowded(n, d.Policies)
 }
 

@@ -58,12 +58,12 @@ func TestParseReadsEveryField(t *testing.T) {
 	}
 	want := []*Policy{{
 		Name: "api-per-user", Methods: []string{"GET", "POST"}, Paths: []string{"/v1/*"}, Parts: []string{"user"},
-		Algorithm: TokenBucket, Budget: limit.Budget{Capacity: 200, Rate: 1_666_666},
+		Algorithm: limit.TokenBucket, Budget: limit.Budget{Capacity: 200, Rate: 1_666_666},
 		Tiers: map[string]limit.Budget{"premium": {Capacity: 2000, Rate: 16_666_666}, "Free.1": {Capacity: 2, Rate: 2_000_000}},
 		Cost:  Cost{Default: 1}, Scope: Global, OnLoss: LossFull, OnRedis: Local, OnAllocator: Local, AllotmentPPM: 125_000, Enforced: true, LeaseWait: 500 * time.Millisecond,
 		RateText: "100 per minute", TierText: map[string]string{"premium": "1000 per minute", "Free.1": "2 per second"}, Owner: "team-x",
 	}, {
-		Name: "everyone", Parts: []string{"all"}, DenyMissing: true, Algorithm: TokenBucket, Scope: RegionOnly, OnLoss: LossFull,
+		Name: "everyone", Parts: []string{"all"}, DenyMissing: true, Algorithm: limit.TokenBucket, Scope: RegionOnly, OnLoss: LossFull,
 		OnRedis: Closed, OnAllocator: Local, AllotmentPPM: 100_000, RateText: "0 per day",
 	}}
 	if diff := cmp.Diff(want, d.Policies); diff != "" {

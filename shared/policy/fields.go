@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,30 +11,39 @@ import (
 // policyFields are all fields of a policy that the document's format knows, in the order of its description.
 var policyFields = []string{
 	"name", "match", "key", "missing", "algorithm", "rate", "burst", "max_delay", "limit", "window", "timezone", "anchor",
-	"scope", "cost", "tiers", "overrides", "on_loss", "on_failure", "enforce", "ban", "lease_wait", "allotment", "owner",
+	"scope", "cost", "tiers", "overrides", "on_loss", "on_failure", "enforce", "candidate_of", "ban", "lease_wait", "allotment", "owner",
 }
 
-// requiredFields have no default, each with what to write.
+// requiredFields have no default, whatever the algorithm; each with what to write.
 var (
-	requiredFields   = []string{"name", "key", "algorithm", "rate", "scope", "on_failure"}
+	requiredFields   = []string{"name", "key", "algorithm", "scope", "on_failure"}
 	requiredRemedies = map[string]string{
 		"name":       "write name: and a short name, such as api-per-user",
 		"key":        "write key: [user], or another of " + strings.Join(partNames(), ", "),
-		"algorithm":  "write algorithm: " + TokenBucket,
+		"algorithm":  "write algorithm: " + orList(algorithmNames()),
 		"rate":       "write rate: and a number and a time, such as 100/min",
+		"limit":      "write limit: and a whole number",
+		"window":     "write window: and a time, such as 1h, or day, week or month",
 		"scope":      "write scope: global for one budget over all regions, or scope: region for one in each",
 		"on_failure": "write on_failure: {redis: closed, allocator: local}, or what else should happen while they are out",
 	}
 )
 
-// laterAlgorithms are known, but not supported yet.
-var laterAlgorithms = []string{"fixed_window", "sliding_window_log", "sliding_window_counter", "concurrency"}
+func algorithmNames() []string {
+	var names []string
+	for _, a := range limit.Algorithms() {
+		names = append(names, a.String())
+	}
+	return names
+}
 
 // draft is a policy while it is read, with its fields as written.
 type draft struct {
 	*Policy
 	node  *node
 	found map[string]*node
+	// nonsense is true where the algorithm is none: what numbers it would take nobody knows.
+	nonsense bool
 }
 
 // policy reads one policy. It returns the name's node too, nil where there is no usable name.
@@ -48,16 +56,29 @@ func (r *reader) policy(d *Document, n *node) (*Policy, *node) {
 		node:   n,
 		found:  r.fields(n, policyFields),
 	}
+	if n := p.found["algorithm"]; n != nil {
+		var ok bool
+		if p.Algorithm, ok = limit.ParseAlgorithm(n.text); !ok {
+			p.Algorithm, ok = limit.ParseAlgorithm(nearest(n.text, algorithmNames())) // which was probably meant
+		}
+		p.nonsense = !ok
+	}
 	r.required(p)
 	for _, name := range policyFields {
 		if field := p.found[name]; field != nil {
 			r.policyField(p, name, field)
 		}
 	}
-	r.numbers(d, p)
-	r.affordable(p)
+	if !p.nonsense {
+		r.numbers(d, p)
+		r.affordable(p)
+		r.idleDelay(p)
+	}
+	r.idleBan(p)
+	r.regionOnly(p)
 	r.consistent(p)
 	r.reachable(d, p)
+	r.drafts = append(r.drafts, p)
 	if p.Name == "" {
 		return p.Policy, nil
 	}
@@ -76,10 +97,35 @@ func (r *reader) consistent(p draft) {
 	}
 }
 
+// regionOnly refuses in scope global what no pool knows yet.
+func (r *reader) regionOnly(p draft) {
+	if p.Scope != Global {
+		return
+	}
+	if p.Algorithm != limit.TokenBucket {
+		r.refuse(p.found["scope"], faultf("write scope: region, for a budget in each region; or algorithm: token_bucket",
+			"%s in scope global is not supported by this version yet", p.Algorithm))
+	}
+	refuse := func(n *node) {
+		if n != nil {
+			r.refuseName(n, faultf("write scope: region, or remove it", "%s in scope global is not supported by this version yet", n.name))
+		}
+	}
+	if p.MaxDelay > 0 {
+		refuse(p.found["max_delay"])
+	}
+	refuse(p.found["ban"])
+	if cost := p.found["cost"]; cost != nil && cost.kind == mapping {
+		refuse(itemOf(cost, "actual"))
+		refuse(itemOf(cost, "refund"))
+	}
+}
+
 func (r *reader) required(p draft) {
 	needed := requiredFields
-	if algorithm := p.found["algorithm"]; algorithm != nil && slices.Contains(laterAlgorithms, algorithm.text) {
-		needed = slices.DeleteFunc(slices.Clone(needed), func(name string) bool { return name == "rate" })
+	if !p.nonsense {
+		fields, count := numbersOf(p.Algorithm)
+		needed = slices.Insert(slices.Clone(needed), slices.Index(needed, "scope"), fields[:count]...)
 	}
 	r.need(p.node, p.found, needed, requiredRemedies)
 }
@@ -94,11 +140,11 @@ func (r *reader) policyField(p draft, name string, n *node) {
 	case "key":
 		r.key(p, n)
 	case "missing":
-		p.DenyMissing = r.word(n, []string{"skip", "deny"}, nil) == "deny"
+		p.DenyMissing = r.word(n, []string{"skip", "deny"}) == "deny"
 	case "algorithm":
-		p.Algorithm = r.word(n, []string{TokenBucket}, laterAlgorithms)
+		r.word(n, algorithmNames())
 	case "scope":
-		p.Scope = Scope(r.word(n, []string{string(Global), string(RegionOnly)}, nil))
+		p.Scope = Scope(r.word(n, []string{string(Global), string(RegionOnly)}))
 	case "cost":
 		r.cost(p, n)
 	case "on_failure":
@@ -113,15 +159,12 @@ func (r *reader) policyField(p draft, name string, n *node) {
 		}
 	case "owner":
 		p.Owner = r.owner(n)
-	case "max_delay":
-		r.unlessDefault(n, "0s", "0")
 	case "on_loss":
 		r.onLoss(p, n)
+	case "candidate_of":
+		p.CandidateOf, p.Enforced = r.token(n, policyLetters), false
 	case "ban":
-		r.unsupported(n)
-	case "limit", "window", "timezone", "anchor":
-		r.refuseName(n, faultf("a token_bucket takes rate and burst: remove it",
-			"%s is for windows and concurrency, and not supported by this version yet", name))
+		r.ban(p, n)
 	}
 }
 
@@ -134,29 +177,19 @@ func valueOf[T any](r *reader, n *node, text string, parse func(string) (T, *fau
 	return value
 }
 
-// unlessDefault refuses a field that this version supports only at its default.
-func (r *reader) unlessDefault(n *node, defaults ...string) {
-	if n.kind == null {
-		r.is(n, scalar, "")
-	} else if n.kind != scalar || !slices.Contains(defaults, n.text) {
-		r.refuse(n, faultf(fmt.Sprintf("write %s or remove it", defaults[0]),
-			"%s other than %s is not supported by this version yet", label(n), defaults[0]))
-	}
-}
-
 func (r *reader) onLoss(p draft, n *node) {
 	if scope := p.found["scope"]; scope != nil && scope.text == string(Global) {
 		r.refuseName(n, faultf("remove it: global budgets are always exact", "on_loss is for scope region only"))
 		return
 	}
-	p.OnLoss = Loss(r.word(n, []string{string(LossFull), string(LossEmpty)}, nil))
+	p.OnLoss = Loss(r.word(n, []string{string(LossFull), string(LossEmpty)}))
 }
 
 // onFailure reads `closed`, which sets redis and leaves the allocator local, or `{redis: local, allocator: open}`.
 func (r *reader) onFailure(p draft, n *node) {
 	redis := []string{string(Open), string(Closed), string(Local)}
 	if n.kind == scalar {
-		p.OnRedis, p.OnAllocator = Failure(r.word(n, redis, nil)), Local
+		p.OnRedis, p.OnAllocator = Failure(r.word(n, redis)), Local
 		return
 	}
 	if !r.is(n, mapping, requiredRemedies["on_failure"]) {
@@ -172,10 +205,10 @@ func (r *reader) onFailure(p draft, n *node) {
 		"allocator": "write allocator: local (go on with the region's own tokens) or open",
 	})
 	if redisNode := found["redis"]; redisNode != nil {
-		p.OnRedis = Failure(r.word(redisNode, redis, nil))
+		p.OnRedis = Failure(r.word(redisNode, redis))
 	}
 	if allocator := found["allocator"]; allocator != nil {
-		p.OnAllocator = Failure(r.word(allocator, []string{string(Local), string(Open)}, nil))
+		p.OnAllocator = Failure(r.word(allocator, []string{string(Local), string(Open)}))
 	}
 }
 
@@ -192,8 +225,12 @@ func (r *reader) enforce(n *node) (enforced bool, ppm int64) {
 	return ppm != 0, ppm % limit.Whole
 }
 
-// MaxLeaseWait is the longest that a request may wait for a lease.
-const MaxLeaseWait = 2 * time.Second
+const (
+	// MaxLeaseWait is the longest that a request may wait for a lease.
+	MaxLeaseWait = 2 * time.Second
+	// MaxDelay is the longest that a request may wait for its turn in a leaky bucket: clients and proxies before it give up.
+	MaxDelay = time.Minute
+)
 
 // leaseWait reads how long a request may wait for a lease. A written 0 must not become the default, for which the zero value
 // stands: it is kept as the shortest wait there is, below any round trip.

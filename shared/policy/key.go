@@ -98,7 +98,7 @@ func (p *Policy) FieldsFor(r *Request) (fields []string, display string, err err
 
 func (p *Policy) fieldsFor(a *asked) (fields []string, display string, err error) {
 	fields = make([]string, 0, 2+2*len(p.Parts))
-	fields = append(fields, p.Name, p.Algorithm)
+	fields = append(fields, p.Name, p.counting())
 	add := func(name, value string) {
 		if value != "" {
 			fields = append(fields, name, value)
@@ -121,6 +121,15 @@ func (p *Policy) fieldsFor(a *asked) (fields []string, display string, err error
 		return nil, "", ErrMissing // so is a part that this version does not know: a shorter key would be another bucket
 	}
 	return fields, displayed(fields[2:]), nil
+}
+
+// counting names how p counts: another algorithm or window counts in another bucket (PROTOCOL.md A3), as another key part does.
+// No algorithm's name holds a blank, so that no two of these are alike.
+func (p *Policy) counting() string {
+	if p.Window.IsZero() {
+		return p.Algorithm.String()
+	}
+	return p.Algorithm.String() + " " + p.Window.String()
 }
 
 // namedParts returns p's key parts that begin with prefix, in the order in which they are hashed.

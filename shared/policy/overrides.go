@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-var overrideFields = []string{"key", "rate", "burst", "from", "until"}
+var overrideFields = []string{"key", "rate", "burst", "limit", "from", "until"}
 
 const (
-	overrideRemedy = "write {key: {user: NAME}, rate: 500/min, burst: 1000, from: 2026-01-31T00:00:00Z, until: 2026-02-01T00:00:00Z}"
+	overrideRemedy = "write {key: {user: NAME}, rate: 500/min, burst: 1000, from: 2026-01-31T00:00:00Z, until: 2026-02-01T00:00:00Z}," +
+		" with limit: 500 for rate and burst where the algorithm is not token_bucket"
 	// maxOverrides is how many overrides one policy may have: a client's numbers are found by looking at them in turn.
 	maxOverrides = 100
 )
@@ -48,8 +49,8 @@ func (r *reader) overrides(d *Document, p draft) {
 		}
 		r.idleOverride(d, p, item, &o)
 		p.Overrides, lines = append(p.Overrides, o), append(lines, item.at.line)
-		if rate := itemOf(item, "rate"); rate != nil {
-			d.places[variantOf{p.Name, o.Name()}] = spot{at: rate.at, path: item.path()}
+		if size := itemOf(item, p.sizeField()); size != nil {
+			d.places[variantOf{p.Name, o.Name()}] = spot{at: size.at, path: item.path()}
 		}
 	}
 }
@@ -57,10 +58,12 @@ func (r *reader) overrides(d *Document, p draft) {
 func (r *reader) override(p draft, n *node) Override {
 	var o Override
 	found := r.fields(n, overrideFields)
-	r.need(n, found, []string{"key", "rate"}, map[string]string{
-		"key": "write key: {user: NAME}, or key: {} for everyone", "rate": requiredRemedies["rate"],
+	r.foreign(p, n, variedFields)
+	size := p.sizeField()
+	r.need(n, found, []string{"key", size}, map[string]string{
+		"key": "write key: {user: NAME}, or key: {} for everyone", size: requiredRemedies[size],
 	})
-	o.Budget, o.RateText = r.budget(found["rate"], found["burst"])
+	o.Budget, o.RateText = r.budget(p, found)
 	if from := found["from"]; from != nil {
 		o.From = r.instant(from)
 	}
@@ -93,7 +96,7 @@ func (r *reader) overrideKey(p draft, n *node, o *Override) {
 		}
 	}
 	if len(o.Key.fields()) == 0 && o.From.IsZero() && o.Until.IsZero() {
-		r.warn(n, faultf("write its rate and burst as the policy's own", "an override of everyone for ever leaves the policy's own numbers and tiers idle"))
+		r.warn(n, faultf("write its "+p.sizes()+" as the policy's own", "an override of everyone for ever leaves the policy's own numbers and tiers idle"))
 	}
 }
 

@@ -31,9 +31,6 @@ const (
 	Local  Failure = "local"
 )
 
-// TokenBucket is the only algorithm so far.
-const TokenBucket = "token_bucket"
-
 // MaxMatches is how many policies may match one request: their buckets and shard records must fit one script call (64 keys).
 const MaxMatches = 32
 
@@ -62,8 +59,10 @@ type Policy struct {
 
 	Parts        []string // key parts in document order: user, api_key, ip, tier, route, method, header:X, query:X, claim:X, all
 	DenyMissing  bool     // missing: deny (401)
-	Algorithm    string
-	Budget       limit.Budget
+	Algorithm    limit.Algorithm
+	Budget       limit.Budget  // of windows and slots the N as Capacity, and no Rate
+	Window       limit.Window  // of windows
+	MaxDelay     time.Duration // of a token bucket: > 0 makes it a leaky bucket, whose requests wait for their turn up to that
 	Tiers        map[string]limit.Budget
 	Overrides    []Override // the first that applies goes before Tiers and Budget
 	Cost         Cost
@@ -75,9 +74,18 @@ type Policy struct {
 	Enforced     bool          // enforce: 0 % is shadow
 	EnforcedPPM  int64         // the part of the keys that is enforced, in parts per million; 0 stands for all, see Enforces
 	LeaseWait    time.Duration // 0: the default, from the measured round trip
-	RateText     string        // the rate in words, for a person: "100 per minute"
+	RateText     string        // the limit in words, for a person: "100 per minute", "1000000 per month", "20 at the same time"
 	TierText     map[string]string
+	Ban          Ban
+	CandidateOf  string // the policy beside which this one only reports, "" where it is no candidate; a candidate is in shadow
 	Owner        string
+}
+
+// Ban says when a client that was denied too often is banned: Denials of one key within Within ban it For. The zero value is
+// never.
+type Ban struct {
+	Denials     int
+	Within, For time.Duration
 }
 
 // Enforces tells whether p denies a client with this key, or only reports that it would. Which keys are enforced does not

@@ -118,8 +118,14 @@ func (r rate) words() string {
 }
 
 // parseTokens reads a whole number of tokens in decimal digits, 0 to MaxTokens.
-func parseTokens(text string) (limit.Tokens, *fault) {
-	remedy := fmt.Sprintf("write a whole number from 0 to %d", limit.MaxTokens)
+func parseTokens(text string) (limit.Tokens, *fault) { return parseAmount(text, limit.MaxTokens) }
+
+// parseCost reads a cost, which may be as large as a window's limit. That it fits its policy is seen elsewhere.
+func parseCost(text string) (limit.Tokens, *fault) { return parseAmount(text, limit.MaxWindowTokens) }
+
+// parseAmount reads a whole number of tokens in decimal digits, 0 to most.
+func parseAmount(text string, most limit.Tokens) (limit.Tokens, *fault) {
+	remedy := fmt.Sprintf("write a whole number from 0 to %d", most)
 	if strings.HasPrefix(text, "-") {
 		return 0, faultf(remedy+"; 0 denies all", "%s is negative", shown(text))
 	}
@@ -127,7 +133,7 @@ func parseTokens(text string) (limit.Tokens, *fault) {
 		return 0, faultf(remedy+" in plain decimal digits", "%s is no whole number", shown(text))
 	}
 	number, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || limit.Tokens(number) > limit.MaxTokens {
+	if err != nil || limit.Tokens(number) > most {
 		return 0, faultf(remedy, "%s is too large", shown(text))
 	}
 	return limit.Tokens(number), nil

@@ -80,7 +80,7 @@ func (r *reader) sharedTiers(p draft) {
 func (r *reader) outdone(policies []*Policy, names []*node) {
 	alike, kinds := map[string][]int{}, make([]string, len(policies))
 	for i, p := range policies {
-		if p.Enforced && p.EnforcedPPM == 0 && len(p.Tiers) == 0 && len(p.Overrides) == 0 && names[i] != nil {
+		if p.Enforced && p.EnforcedPPM == 0 && p.Ban == (Ban{}) && len(p.Tiers) == 0 && len(p.Overrides) == 0 && names[i] != nil {
 			kinds[i] = p.counts()
 			alike[kinds[i]] = append(alike[kinds[i]], i)
 		}
@@ -95,7 +95,7 @@ func (r *reader) outdone(policies []*Policy, names []*node) {
 			if i == j || !more || (p.Budget == other.Budget && i < j) {
 				continue
 			}
-			r.warn(names[i], faultf("remove it, or raise the other's rate or burst",
+			r.warn(names[i], faultf("remove it, or raise the other's "+strings.ReplaceAll(p.sizes(), "and", "or"),
 				"the policy never denies: %s, on line %d, counts the same and allows no more", other.Name, names[j].at.line))
 			break
 		}
@@ -130,6 +130,6 @@ func (p *Policy) matching() []string {
 // counts names what p counts: two policies of the same name here are charged alike.
 func (p *Policy) counts() string {
 	return fmt.Sprintf("%#v", []any{
-		p.matching(), slices.Sorted(slices.Values(p.Parts)), p.Algorithm, p.Scope, p.Cost,
+		p.matching(), slices.Sorted(slices.Values(p.Parts)), p.counting(), p.MaxDelay, p.Scope, p.Cost,
 	})
 }

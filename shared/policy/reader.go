@@ -9,10 +9,9 @@ import (
 // reader turns nodes into values and collects everything that is wrong on the way; it goes on after each problem.
 type reader struct {
 	problems Problems
-	errors   int // among problems
+	errors   int     // among problems
+	drafts   []draft // of the policies so far
 }
-
-const unsupportedRemedy = "remove it until a later version supports it"
 
 func (r *reader) report(severity Severity, n *node, f *fault) {
 	at := n.at
@@ -129,17 +128,8 @@ func (r *reader) need(n *node, found map[string]*node, names []string, remedies 
 	}
 }
 
-// unsupported refuses a field of the document that this version knows but cannot keep; an empty list or mapping is no use
-// of it.
-func (r *reader) unsupported(n *node) {
-	if n.kind == null || (n.kind != scalar && len(n.items) == 0) {
-		return
-	}
-	r.refuseName(n, faultf(unsupportedRemedy, "%s is not supported by this version yet", label(n)))
-}
-
-// word returns a value that must be one of words, or "" and a report. Words in later are known, but not supported yet.
-func (r *reader) word(n *node, words, later []string) string {
+// word returns a value that must be one of words, or "" and a report.
+func (r *reader) word(n *node, words []string) string {
 	remedy := "write " + orList(words)
 	text, ok := r.text(n, remedy)
 	switch {
@@ -147,10 +137,8 @@ func (r *reader) word(n *node, words, later []string) string {
 		return ""
 	case slices.Contains(words, text):
 		return text
-	case slices.Contains(later, text):
-		r.refuse(n, faultf(remedy, "%s %s is not supported by this version yet", label(n), text))
 	default:
-		if near := nearest(text, slices.Concat(words, later)); near != "" {
+		if near := nearest(text, words); near != "" {
 			remedy = fmt.Sprintf("did you mean %s?", near)
 		}
 		r.refuse(n, faultf(remedy, "%s cannot be %s", label(n), shown(text)))
@@ -159,12 +147,17 @@ func (r *reader) word(n *node, words, later []string) string {
 }
 
 // orList writes words as "a, b or c".
-func orList(words []string) string {
+func orList(words []string) string { return listed(words, " or ") }
+
+// andList writes words as "a, b and c".
+func andList(words []string) string { return listed(words, " and ") }
+
+func listed(words []string, last string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
+	end := len(words) - 1
+	return strings.Join(words[:end], ", ") + last + words[end]
 }
 
 // nearest returns the known word that name is most likely a misspelling of, or "".

@@ -98,8 +98,8 @@ func TestParseRefusesCosts(t *testing.T) {
 		"cost header without max":  {policyWith("cost: {header: X-Cost}"), "9:11", "max is missing", "largest cost"},
 		"cost header name":         {policyWith("cost: {header: \"X Cost\", max: 5}"), "9:20", "is no header's name", "X-Plan"},
 		"cost header a list":       {policyWith("cost: {header: [X-Cost], max: 5}"), "9:20", "header is a list", "X-Plan"},
-		"cost actual":              {policyWith("cost: {actual: X-Actual-Cost}"), "9:12", "actual is not supported by this version yet", "later version"},
-		"cost refund":              {policyWith("cost: {refund: [502]}"), "9:12", "refund is not supported by this version yet", "later version"},
+		"cost actual":              {policyWith("cost: {actual: X-Actual-Cost}"), "9:12", "actual in scope global is not supported by this version yet", "scope: region"},
+		"cost refund":              {policyWith("cost: {refund: [502]}"), "9:12", "refund in scope global is not supported by this version yet", "scope: region"},
 		"too many cost rules":      {policyWith("cost: {rules: [" + strings.Repeat("{cost: 5}, ", 101) + "]}"), "9:19", "101 cost rules", "split"},
 	} {
 		t.Run(name, func(t *testing.T) { want.check(t); want.alone(t) })

@@ -123,7 +123,6 @@ func TestParseRefusesFields(t *testing.T) {
 		"name too long":          {policyWith("name: " + strings.Repeat("a", 65)), "3:11", "longer than 64", "1 to 64"},
 		"name empty":             {policyWith("name: ''"), "3:11", "the name is empty", "1 to 64"},
 		"name a list":            {policyWith("name: [a]"), "3:11", "name is a list", "1 to 64"},
-		"algorithm not yet":      {policyWith("algorithm: fixed_window"), "5:16", "fixed_window is not supported by this version yet", "token_bucket"},
 		"algorithm misspelt":     {policyWith("algorithm: tokenbucket"), "5:16", "cannot be tokenbucket", "did you mean token_bucket?"},
 		"algorithm unknown":      {policyWith("algorithm: gcra"), "5:16", "cannot be gcra", "write token_bucket"},
 		"scope unknown":          {policyWith("scope: world"), "7:12", "scope cannot be world", "global or region"},
@@ -145,13 +144,13 @@ func TestParseRefusesFields(t *testing.T) {
 		"owner two lines":        {policyWith("owner: \"a\\nb\""), "9:12", "more than one line", "one line"},
 		"cost negative":          {policyWith("cost: -1"), "9:11", "-1 is negative", "from 1 to the capacity"},
 		"cost nothing":           {policyWith("cost: 0"), "9:11", "charges nothing", "write 1 or more"},
-		"max_delay":              {policyWith("max_delay: 5s"), "9:16", "max_delay other than 0s is not supported by this version yet", "0s"},
+		"max_delay global":       {policyWith("max_delay: 5s"), "9:5", "max_delay in scope global is not supported by this version yet", "scope: region"},
 		"on_loss global":         {policyWith("on_loss: full"), "9:5", "scope region only", "always exact"},
-		"ban":                    {policyWith("ban: {denials: 1, within: 1m, for: 1m}"), "9:5", "ban is not supported by this version yet", "remove"},
-		"window":                 {policyWith("window: 1h"), "9:5", "window is for windows", "rate and burst"},
-		"limit":                  {policyWith("limit: 10"), "9:5", "not supported by this version yet", "rate and burst"},
-		"timezone":               {policyWith("timezone: Europe/Rome"), "9:5", "not supported by this version yet", "rate and burst"},
-		"anchor":                 {policyWith("anchor: mon"), "9:5", "not supported by this version yet", "rate and burst"},
+		"ban global":             {policyWith("ban: {denials: 1, within: 1m, for: 1m}"), "9:5", "ban in scope global is not supported by this version yet", "scope: region"},
+		"window":                 {policyWith("window: 1h"), "9:5", "window is not for token_bucket", "rate, burst and max_delay; or write algorithm: fixed_window"},
+		"limit":                  {policyWith("limit: 10"), "9:5", "limit is not for token_bucket", "or concurrency"},
+		"timezone":               {policyWith("timezone: Europe/Rome"), "9:5", "timezone is not for token_bucket", "algorithm: fixed_window"},
+		"anchor":                 {policyWith("anchor: mon"), "9:5", "anchor is not for token_bucket", "algorithm: fixed_window"},
 	} {
 		t.Run(name, func(t *testing.T) { want.check(t); want.alone(t) })
 	}

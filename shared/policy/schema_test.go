@@ -28,12 +28,13 @@ func TestSchemaKnowsWhatTheParserKnows(t *testing.T) {
 	defs := readSchema(t).Defs
 	for name, want := range map[string]struct{ fields, required []string }{
 		"document":  {documentFields, []string{"schema", "policies"}},
-		"policy":    {policyFields, slices.DeleteFunc(slices.Clone(requiredFields), func(name string) bool { return name == "rate" })}, // for the algorithms to come
+		"policy":    {policyFields, requiredFields},
 		"match":     {matchFields, nil},
 		"cost":      {costFields, nil},
 		"costRule":  {costRuleFields, []string{"cost"}},
-		"tier":      {[]string{"rate", "burst"}, []string{"rate"}},
-		"override":  {overrideFields, []string{"key", "rate"}},
+		"tier":      {variedFields, nil},
+		"override":  {overrideFields, []string{"key"}},
+		"ban":       {banFields, banFields},
 		"onFailure": {[]string{"redis", "allocator"}, []string{"redis"}},
 		"selector":  {selectorFields, nil},
 	} {
@@ -58,7 +59,7 @@ func TestSchemaKnowsWhatTheParserKnows(t *testing.T) {
 			t.Errorf("the schema does not know the key part %s", part)
 		}
 	}
-	algorithms := append([]string{TokenBucket}, laterAlgorithms...)
+	algorithms := algorithmNames()
 	for i, value := range defs["policy"].Properties["algorithm"].Enum {
 		if value != algorithms[i] {
 			t.Errorf("algorithm %d is %v in the schema, %s to the parser", i, value, algorithms[i])
@@ -90,6 +91,10 @@ func TestSchemaValidatesDocuments(t *testing.T) {
 		full, overridden, policyWith(costly), policyWith("burst: 0"), policyWith("enforce: 12.5%"), policyWith("cost: 5"), policyWith("key: [all]"),
 		keyed(`"header:X-A", "claim:o"`, "owner: 7"), exempting("{ip: 10.0.0.0/8}, {user: 7}, {\"claim:o\": true}"), exempting("{api_key: " + hexKey + "}"),
 		policyWith("match: {hosts: [\"*.a.b\", A.b], headers: {X-A: [1, b]}, query: {q: \"*\"}, tiers: [g], claims: {o: 1.5}, regions: [eu, us]}"),
+		quota("month", "timezone: Europe/Rome", "anchor: 28"), quota("week", "anchor: sun", "tiers: {a: {limit: 5}}"), quota("90s"), quota("day", "max_delay: 0s"),
+		regional("algorithm: sliding_window_log", "limit: 10", "window: 1h", "ban: {denials: 1, within: 1m, for: 1h}"),
+		regional("algorithm: concurrency", "limit: 10", "overrides: [{key: {user: a}, limit: 5}]"), regional("algorithm: sliding_window_counter", "limit: 10", "window: 1ms"),
+		regional("algorithm: token_bucket", "rate: 5/s", "max_delay: 2s", "cost: {actual: X-Cost, refund: [502, \"503\"]}"), candidate("candidate_of: p"),
 		policyWith("on_failure: {redis: local, allocator: open}"), policyWith("tiers: {\"1\": {rate: 1/90s, burst: 2}}"), policyWith("lease_wait: 0s"),
 	}
 	for _, file := range []string{"../../deployments/demo/policies.yaml", "../../deployments/compose/policies.yaml"} {
@@ -106,6 +111,10 @@ func TestSchemaValidatesDocuments(t *testing.T) {
 		}
 	}
 	for _, source := range []string{
+		quota("month", "anchor: 29"), quota("month", "anchor: 0"), quota("month", "anchor: monday"), quota("year"), quota("day", "rate: 1/s"), quota("1h", "max_delay: 1s"),
+		quota("1h", "scope: global"), quota("1h", "tiers: {a: {}}"), quota("1h", "limit: -1"), quota("1h", "limit: 1000000000001"), quota("1h", "ban: {denials: 0, within: 1m, for: 1m}"),
+		quota("1h", "ban: {denials: 1, within: 1m}"), quota("1h", "cost: {refund: [404]}"), regional("algorithm: sliding_window_log", "limit: 1"), regional("algorithm: concurrency", "window: 1h", "limit: 1"),
+		regional("algorithm: concurrency"), policyWith("limit: 5"), policyWith("window: 1h"), candidate("candidate_of: P"),
 		policyWith("qqqq: 1"), policyWith("burst: -1"), policyWith("burst: 1.5"), policyWith("rate: 100"), policyWith("rate: -1/s"), policyWith("name: API"),
 		policyWith("scope: world"), policyWith("on_failure: {allocator: open}"), policyWith("on_failure: close"), policyWith("key: []"), policyWith("key: [usr]"),
 		policyWith("cost: 0"), policyWith("cost: -1"), policyWith("cost: {defaut: 2}"), policyWith("cost: {header: X-Cost}"), policyWith("cost: {rules: [{methods: [POST]}]}"),

@@ -274,7 +274,7 @@ func (r *reader) part(n *node) string {
 		r.claimName(&at, name)
 		return n.text
 	default:
-		return r.word(n, partNames(), nil)
+		return r.word(n, partNames())
 	}
 	if name != "" {
 		r.warn(n, faultf("key by user, api_key or ip beside a limit of this kind",

@@ -174,7 +174,7 @@ policies:
 	want := &Policy{
 		Name: "p", Hosts: []string{"a.example"}, Headers: []Attribute{{Name: "X-A", Values: []string{"b", "c"}}}, Query: []Attribute{{Name: "q", Any: true}},
 		ForTiers: []string{"gold"}, Claims: []Attribute{{Name: "org", Values: []string{"o"}}}, Regions: []string{"eu", "us"}, Parts: []string{"claim:org"},
-		Algorithm: TokenBucket, Budget: limit.Budget{Capacity: 100, Rate: 100_000_000}, RateText: "100 per second",
+		Algorithm: limit.TokenBucket, Budget: limit.Budget{Capacity: 100, Rate: 100_000_000}, RateText: "100 per second",
 		Cost:  Cost{Default: 2, Rules: []CostRule{{Methods: []string{"POST"}, Paths: []string{"/a/*"}, Cost: 5}}, Header: "X-Cost", Max: 50},
 		Scope: RegionOnly, OnLoss: LossEmpty, OnRedis: Closed, OnAllocator: Local, AllotmentPPM: 100_000, Enforced: true, EnforcedPPM: 125_000,
 	}

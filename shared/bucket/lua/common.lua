@@ -4,8 +4,8 @@
 
 local MICRO = 1000000
 local NEVER = 4503599627370496 -- 2^52: limit.Never
-local TICK_LASTS = 2 * MICRO -- how far past the last tick the clock is trusted (E2)
-local LEAST_LIFE = 60 * MICRO -- how long a bucket's record lives at least (E4)
+local TICK_LASTS = 2000000 -- µs: how far past the last tick the clock is trusted (E2)
+local LEAST_LIFE = 60000000 -- µs: how long a bucket's record lives at least (E4)
 local floor, max, min = math.floor, math.max, math.min
 
 -- text writes an integer without an exponent.
@@ -47,8 +47,8 @@ end
 local function refill(level, elapsed, full, rate)
   if elapsed <= 0 then return level, 0 end
   if level >= full then return level, elapsed end
-  local full_in = time_to(full - level, rate)
-  if elapsed >= full_in and full_in < NEVER then return full, elapsed end
+  local to_full = time_to(full - level, rate)
+  if elapsed >= to_full and to_full < NEVER then return full, elapsed end
   -- NOTE: elapsed is clamped to the time to full, so each of the first two products is at most full - level <= 2 * 10^15;
   -- the third is below 10^12.
   local credit = elapsed * floor(rate / MICRO)
@@ -115,12 +115,12 @@ local function set(r, name, value)
 end
 
 -- save writes what was set, in one HSET, and renews the record's life: twice as long as it takes to be full again, debt and
--- the longest delay included, and twice as long as its lease or window (E4). NOTE: 2 * NEVER = 2^53.
+-- so the delay of those who wait included, and twice as long as its lease (E4). NOTE: 2 * NEVER = 2^53.
 local function save(key, r)
   redis.call('HSET', key, unpack(r.writes))
-  local full = min(NEVER, time_to(r.capacity * MICRO - r.level, r.rate) + (r.max_delay or 0))
+  local full = time_to(r.capacity * MICRO - r.level, r.rate)
   local kept = r.keep_until > 0 and r.keep_until - clock() or 0 -- until full by numbers that it had before
-  local life = min(max(LEAST_LIFE, 2 * full, 2 * kept, 2 * r.ttl, 2 * (r.window or 0)), NEVER)
+  local life = min(max(LEAST_LIFE, 2 * full, 2 * kept, 2 * r.ttl), NEVER)
   redis.call('PEXPIRE', key, text(floor(life / 1000) + 1))
 end
 
