@@ -15,7 +15,7 @@ func (f *fixture) everyLimitLost() {
 			c.OnLossEmpty = empty
 			f.vouch(c.Ref)
 			equal(f, name+": charged", f.charged(5, c), 3)
-			f.must(f.raw.FlushAll(f.ctx()).Err())
+			f.must(f.raw.flushAll(f.ctx()))
 			f.view(c.Ref) // begins the epoch
 			if f.SetTime == nil {
 				f.tick()

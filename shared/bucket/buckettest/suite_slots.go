@@ -136,7 +136,7 @@ func (f *fixture) holderLost() {
 	c := f.counted(limit.Concurrency, 2, 0)
 	h := f.newHolder()
 	r := f.by(h, c).Receipts[0]
-	f.must(f.raw.FlushAll(f.ctx()).Err())
+	f.must(f.raw.flushAll(f.ctx()))
 	equal(f, "shards where it is gone", f.renewed(h), 32)
 	if f.SetTime == nil {
 		f.tick()

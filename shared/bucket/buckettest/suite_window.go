@@ -140,7 +140,7 @@ func (f *fixture) midnight() {
 		c.Window = limit.Days(rome)
 		f.at = day
 		f.wait(0)
-		f.must(f.raw.FlushAll(f.ctx()).Err())
+		f.must(f.raw.flushAll(f.ctx()))
 		equal(f, "charged", f.charged(3, c), 2)
 		resets := 0
 		for range hours {
@@ -259,7 +259,7 @@ func (f *fixture) windowLost() {
 		c := f.counted(a, 10, time.Minute)
 		c.OnLossEmpty = true
 		f.toEdge(time.Minute)
-		f.must(f.raw.FlushAll(f.ctx()).Err())
+		f.must(f.raw.flushAll(f.ctx()))
 		f.view(c.Ref)
 		f.tick()
 		f.wait(50 * time.Second)
