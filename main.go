@@ -31,6 +31,7 @@ func main() {
 	// an error of the call.
 	log.SetOutput(io.Discard) //nolint:forbidigo // it silences, and logs nothing
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends it at once
 	code := run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

@@ -84,10 +84,9 @@ func (g *Gateway) withCheck(probes http.Handler) http.Handler {
 			defer span.End()
 			r = r.WithContext(ctx)
 			w.Header().Set("Cache-Control", "no-store")
-			var err error
+			err := g.checkers.allow(r, g.peerOf(r))
 			switch {
-			case g.checkers != nil && !g.checkers.allow(r):
-				err = errCheckCredential
+			case err != nil:
 			case method != "" && r.Method != method:
 				w.Header().Set("Allow", method)
 				err = errCheckMethod
@@ -280,8 +279,11 @@ func (g *Gateway) answerCheck(ctx context.Context, w http.ResponseWriter, body a
 
 // refuseCheck writes the problem that err is to the client. It is the only place that writes one.
 func (g *Gateway) refuseCheck(w http.ResponseWriter, r *http.Request, err error) {
-	p := problem{Type: "about:blank", Status: checkStatus(err), Detail: err.Error()}
-	p.Title = http.StatusText(p.Status)
+	var p problem
+	if !g.stranger(&p, err) {
+		p = problem{Type: "about:blank", Status: checkStatus(err), Detail: err.Error()}
+		p.Title = http.StatusText(p.Status)
+	}
 	if span := trace.SpanContextFromContext(r.Context()); span.HasTraceID() {
 		p.TraceID = span.TraceID().String()
 	}
@@ -293,6 +295,8 @@ func (g *Gateway) refuseCheck(w http.ResponseWriter, r *http.Request, err error)
 		g.telemetry.Log.WarnContext(r.Context(), "a check could not be answered", "error", err)
 		p.Type, p.Title, p.Detail = typeCapacity, "Temporarily reduced capacity", errCouldNotCheck.Error()
 		p.RetryAfter = g.fields.Load().retryAfter(limit.MicrosPerSecond)
+	}
+	if p.RetryAfter > 0 {
 		header.Set("Retry-After", strconv.FormatInt(p.RetryAfter, 10))
 	}
 	header.Set("Content-Type", "application/problem+json")

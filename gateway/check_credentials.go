@@ -9,13 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/goccy/go-yaml"
+	"golang.org/x/time/rate"
 
+	"github.com/annona-gateway/annona/gateway/identity"
 	"github.com/annona-gateway/annona/shared/config"
 	"github.com/annona-gateway/annona/shared/telemetry"
 )
@@ -29,6 +33,9 @@ type CheckConfig struct {
 
 // maxCheckCredentials bounds the work of checking one token, which is compared with every credential.
 const maxCheckCredentials = 1000
+
+// wrongToldEvery is how often wrong tokens are logged at most.
+const wrongToldEvery = 10 * time.Second
 
 // checkCredential is a bearer token, known by its SHA-256 only.
 type checkCredential struct {
@@ -81,7 +88,11 @@ type checkers struct {
 	file string
 	log  *telemetry.Telemetry
 	list atomic.Pointer[[]checkCredential]
-	mu   struct {
+
+	failures *identity.Failures
+	told     rate.Sometimes // the log, of wrong ones
+
+	mu struct {
 		sync.Mutex
 
 		read []byte // the file as it was last looked at
@@ -100,7 +111,9 @@ func openCheckers(cfg CheckConfig, tel *telemetry.Telemetry) (*checkers, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%w: check.credentials in %s:\n%w", config.ErrUsage, cfg.Credentials, err)
 	}
-	c := &checkers{file: cfg.Credentials, log: tel}
+	c := &checkers{
+		file: cfg.Credentials, log: tel, failures: identity.NewFailures(), told: rate.Sometimes{Interval: wrongToldEvery},
+	}
 	c.mu.read = source
 	c.list.Store(&list)
 	return c, nil
@@ -133,12 +146,37 @@ func (c *checkers) reload(ctx context.Context) {
 	c.log.Log.InfoContext(ctx, "check.credentials changed", "credentials", len(list))
 }
 
-// allow tells whether r shows a known bearer token. It takes the same time whichever matches, and whether one does.
-func (c *checkers) allow(r *http.Request) bool {
+// allow tells whether r, which came from the network peer, shows a known bearer token; without credentials everybody may ask. It
+// takes the same time whichever matches, and whether one does. Where too many wrong ones came from there, none is looked at but
+// those that were right lately.
+func (c *checkers) allow(r *http.Request, peer netip.Addr) error {
+	if c == nil {
+		return nil
+	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	sum, found := sha256.Sum256([]byte(strings.TrimSpace(token))), 0
+	if token = strings.TrimSpace(token); token == "" {
+		return errCheckCredential // no guess
+	}
+	sum, found, now := sha256.Sum256([]byte(token)), 0, time.Now()
+	if wait := c.failures.Wait(peer, sum, now); wait > 0 {
+		return &identity.TooManyFailuresError{Wait: wait}
+	}
 	for _, known := range *c.list.Load() {
 		found |= subtle.ConstantTimeCompare(sum[:], known.sum[:])
 	}
-	return found == 1 && strings.EqualFold(scheme, "bearer")
+	if found == 1 && strings.EqualFold(scheme, "bearer") {
+		c.failures.Right(sum)
+		return nil
+	}
+	c.failures.Wrong(peer, sum, now)
+	c.told.Do(func() {
+		c.log.Log.WarnContext(r.Context(), "a wrong credential at the check API; see check.credentials, and who asks")
+	})
+	return errCheckCredential
+}
+
+// peerOf is the network that r's connection comes from; nobody's word counts here.
+func (g *Gateway) peerOf(r *http.Request) netip.Addr {
+	at, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return g.addresses.Network(at.Addr().Unmap().WithZone(""))
 }

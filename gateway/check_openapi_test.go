@@ -61,7 +61,7 @@ func TestOpenAPIDescribesTheTypes(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/v1/check", "/v1/usage"} {
-		want := []string{"200", "400", "401", "404", "405", "413", "503"}
+		want := []string{"200", "400", "401", "404", "405", "413", "429", "503"}
 		if got := slices.Sorted(maps.Keys(doc.Paths[path]["post"].Responses)); !slices.Equal(got, want) {
 			t.Errorf("%s answers %v in the document, want %v", path, got, want)
 		}

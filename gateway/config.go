@@ -44,6 +44,8 @@ type Config struct {
 	AccessLog   string `yaml:"access_log"`
 	// Policies is a policy document for a cold start: what the region's Redis holds wins.
 	Policies string `yaml:"policies"`
+	// Drain is how it ends.
+	Drain DrainConfig `yaml:"drain"`
 	// Check says who may ask /v1/check and /v1/usage on the admin port.
 	Check     CheckConfig      `yaml:"check"`
 	Telemetry telemetry.Config `yaml:"telemetry"`
@@ -67,6 +69,7 @@ func Defaults() Config {
 	return Config{
 		Listen: ":8081", Admin: "127.0.0.1:8181",
 		Headers: HeaderSets{HeadersIETF, HeadersX}, RetryJitter: 0.1, Enforcement: on, AccessLog: asLog,
+		Drain: DrainConfig{Delay: defaultDrainDelay, Timeout: defaultDrainTimeout},
 	}
 }
 
@@ -74,7 +77,7 @@ func Defaults() Config {
 func (c Config) Validate() error {
 	problems := []error{
 		lease.CheckRegionName(c.Region), c.Identity.Validate(), c.ClientAddress.Validate(), c.Headers.validate(), c.Telemetry.Validate(),
-		c.TLS.validate(),
+		c.TLS.validate(), c.Drain.validate(),
 	}
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	for name, address := range map[string]string{"listen": c.Listen, "admin": c.Admin} {

@@ -27,6 +27,7 @@ import (
 	"github.com/annona-gateway/annona/shared/bucket"
 	"github.com/annona-gateway/annona/shared/config"
 	"github.com/annona-gateway/annona/shared/limit"
+	"github.com/annona-gateway/annona/shared/policy"
 	"github.com/annona-gateway/annona/shared/telemetry"
 )
 
@@ -36,10 +37,6 @@ const (
 	idleTimeout  = 2 * time.Minute
 	maxHeader    = 64 << 10
 )
-
-// drainTime is how long requests in flight may go on after the gateway was told to stop; it leaves a moment of the ten seconds
-// that a role has for the rest.
-const drainTime = 9500 * time.Millisecond
 
 // store is what a gateway needs of its region's Redis.
 type store interface {
@@ -69,6 +66,7 @@ type Gateway struct {
 	secret    *limit.Secret
 	fields    atomic.Pointer[fields]
 	checkers  *checkers
+	origins   origins
 	id        string // names this process among the region's gateways
 	patience  patience
 
@@ -81,9 +79,12 @@ type Gateway struct {
 	listener, adminListener net.Listener
 	server, adminServer     *http.Server
 
-	loop     documents              // owned by Open, then by the loop of Run
-	refused  atomic.Pointer[string] // why the newest mirrored document is not in use, nil if it is
+	loop     documents                       // owned by Open, then by the loop of Run
+	own      atomic.Pointer[policy.Document] // of the file policies, read and not yet taken by the loop
+	changed  chan struct{}                   // asks the loop to look again
+	refused  atomic.Pointer[string]          // why the newest mirrored document is not in use, nil if it is
 	draining atomic.Bool
+	inFlight *inFlight
 }
 
 // Open makes a gateway ready and binds its addresses. It does not wait for Redis to be there.
@@ -111,14 +112,14 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 
 func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
 	g := &Gateway{
-		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
+		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient, inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1),
 		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
 	}
 	if cfg.patience != nil {
 		g.patience = *cfg.patience
 	}
 	g.use(cfg)
-	g.reloads = []func() error{g.rereadCertificate, g.rereadKeys}
+	g.reloads = []func() error{g.rereadCertificate, g.rereadKeys, g.rereadPolicies}
 	var err error
 	if g.secret, err = secretOf(cfg); err != nil {
 		return nil, err
@@ -132,13 +133,13 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 	if err = g.rereadCertificate(); err != nil {
 		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
 	}
-	if g.proxy, err = proxy.New(cfg.Routes, tel.Log); err != nil {
+	if g.proxy, err = proxy.New(cfg.Routes, tel.Log, cfg.Identity.Secrets()...); err != nil {
 		return nil, fmt.Errorf("%w: %w", config.ErrUsage, err)
 	}
 	if g.checkers, err = openCheckers(cfg.Check, tel); err != nil {
 		return nil, err
 	}
-	if err = g.coldStart(ctx); err != nil {
+	if err = g.rereadPolicies(); err != nil {
 		return nil, err
 	}
 	g.refresh(ctx)
@@ -168,29 +169,30 @@ func (g *Gateway) Addr() net.Addr { return g.listener.Addr() }
 // AdminAddr is where probes and metrics are.
 func (g *Gateway) AdminAddr() net.Addr { return g.adminListener.Addr() }
 
-// Run serves until ctx ends, then stops accepting, lets requests in flight finish for at most ten seconds, and returns nil.
+// Run serves until ctx ends, then drains as Config.Drain says, and returns nil. If serving fails it drains without delay and
+// returns why.
 func (g *Gateway) Run(ctx context.Context) error {
 	// What waiting requests need goes on until they have finished.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
 	failed := make(chan error, 2)
-	changed := make(chan struct{}, 1)
-	group.Go(func() { g.watch(work, changed) })
+	group.Go(func() { g.watch(work) })
 	group.Go(func() { g.identity.Run(work) })
 	group.Go(func() { g.store.Ticks(work, g.admitter.Shards) })
 	group.Go(func() { g.subscribe(work, "fills", func() error { return g.store.Fills(work, g.admitter.Filled) }) })
 	group.Go(func() {
-		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(changed) }) })
+		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(g.changed) }) })
 	})
 	group.Go(func() { failed <- g.serve() })
 	group.Go(func() { failed <- g.adminServer.Serve(g.adminListener) })
 	g.telemetry.Log.InfoContext(ctx, "gateway serves", "listen", g.Addr().String(), "admin", g.AdminAddr().String())
-	var err error
+	delay, err := g.config.Drain.Delay, error(nil)
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
+		delay = 0
 	}
-	g.drain(work)
+	g.drain(work, delay)
 	stop()
 	group.Wait()
 	return err
@@ -231,6 +233,8 @@ func (g *Gateway) Ready(ctx context.Context) []telemetry.Check {
 	redis := telemetry.Check{Name: "redis", OK: true}
 	if err := g.store.Ping(ctx); err != nil {
 		redis.OK, redis.Detail = false, err.Error()
+	} else if why := g.admitter.Trouble(); why != "" {
+		redis.OK, redis.Detail = false, why
 	} else {
 		redis.Detail = strings.Join(g.store.Warnings(), "; ")
 	}
@@ -257,7 +261,7 @@ func (g *Gateway) bind(ctx context.Context) error {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	g.server = &http.Server{
-		Handler: g.pipeline(), Protocols: protocols, ErrorLog: log, TLSConfig: g.tlsConfig(),
+		Handler: g.pipeline(), Protocols: protocols, ErrorLog: log, TLSConfig: g.tlsConfig(), BaseContext: g.inFlight.base,
 		ReadHeaderTimeout: g.patience.header, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 	}
 	g.adminServer = &http.Server{
@@ -266,17 +270,4 @@ func (g *Gateway) bind(ctx context.Context) error {
 		ReadTimeout: adminTimeout, WriteTimeout: adminTimeout,
 	}
 	return nil
-}
-
-// drain ends serving: no new connection, requests in flight to their end or to the end of the time.
-func (g *Gateway) drain(ctx context.Context) {
-	g.draining.Store(true)
-	g.telemetry.Log.InfoContext(ctx, "gateway drains")
-	ctx, cancel := context.WithTimeout(ctx, drainTime)
-	defer cancel()
-	if err := g.server.Shutdown(ctx); err != nil {
-		g.telemetry.Log.WarnContext(ctx, "requests were cut off at the end of the drain", "error", err)
-		_ = g.server.Close() // its error is that of the listener, closed already
-	}
-	_ = g.adminServer.Close() // as above
 }

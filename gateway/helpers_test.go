@@ -118,7 +118,7 @@ func testConfig(t *testing.T, policies, up string) Config {
 	cfg.Redis = bucket.Config{Mode: "single", Addrs: []string{"127.0.0.1:1"}}
 	cfg.Routes = []proxy.Route{{Name: "api", Upstreams: []string{up}, Forward: proxy.Forward{User: "X-User-Id"}}}
 	cfg.Secret = []byte("sixteen bytes at least")
-	cfg.RetryJitter = 0
+	cfg.RetryJitter, cfg.Drain.Delay = 0, 0
 	cfg.Keys = func(key string) (policy.Identity, bool) {
 		user, ok := strings.CutPrefix(key, "key-")
 		return policy.Identity{User: user, Tier: "free"}, ok

@@ -308,3 +308,24 @@ func TestConfigNamesWhatIsWrongWithAddressesAndTokens(t *testing.T) {
 		}
 	}
 }
+
+// An API key ends at the gateway, however its header is spelled; a token goes on to upstreams that verify it themselves.
+func TestAPIKeysEndHere(t *testing.T) {
+	for header, forward := range map[string]bool{"X-API-Key": false, "X-Client-Secret": false, "X-Legacy-Key": true} {
+		cfg := testConfig(t, perUser, upstream(t).URL)
+		cfg.Identity.APIKeys.Header, cfg.Identity.APIKeys.Forward = header, forward
+		g := run(t, cfg, &fakeStore{take: admitAll})
+		seen := g.get(t, "/", header, "key-a", strings.ReplaceAll(header, "-", "_"), "key-a", "Authorization", "Bearer for-upstream").echoed(t).Header
+		if got := seen.Get(header); (got == "key-a") != forward {
+			t.Errorf("%s, forward %v: the upstream got %q", header, forward, got)
+		}
+		if seen.Get("Authorization") != "Bearer for-upstream" || seen.Get("X-User-Id") != "a" {
+			t.Errorf("the upstream got %v, want the token and the identity", seen)
+		}
+		for name := range seen {
+			if strings.Contains(name, "_") && !forward {
+				t.Errorf("the upstream got %s", name)
+			}
+		}
+	}
+}

@@ -1,10 +1,13 @@
 package gateway
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/annona-gateway/annona/shared/bucket"
 	"github.com/annona-gateway/annona/shared/bucket/buckettest"
@@ -77,5 +80,74 @@ func TestCase08_RedisStopped(t *testing.T) {
 			a := get(path)
 			return a.StatusCode == http.StatusOK && degraded(a) == ""
 		})
+	}
+}
+
+// Case 5: a Redis that is there and refuses is an outage like any other: each policy's failure mode, a line in the log with what
+// to do, /readyz that names it, and back without a restart. The local mode goes on denying, for it is known that nothing was charged.
+func TestCase05_RedisThatRefuses(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		says        string
+		refuse, end func(*testing.T, *redis.Client)
+	}{
+		"out of memory": {"OOM", redisDoes("CONFIG", "SET", "maxmemory", "1"), redisDoes("CONFIG", "SET", "maxmemory", "0")},
+		"no permission": {
+			"NOPERM", redisDoes("ACL", "SETUSER", "default", "-evalsha", "-eval"),
+			redisDoes("ACL", "SETUSER", "default", "resetkeys", "resetchannels", "~annona:1:*", "&annona:1:*", "+@all", "-@dangerous", "+info"),
+		},
+		"another type": {"WRONGTYPE", func(t *testing.T, c *redis.Client) {
+			t.Helper()
+			for shard := range 32 {
+				redisDoes("SET", fmt.Sprintf("annona:1:{s%02d}:shard", shard), "x")(t, c)
+			}
+		}, redisDoes("FLUSHALL")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := buckettest.StartRedis(t)
+			store, err := bucket.Open(bucket.Config{Addrs: []string{server.Addr}, Timeout: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := run(t, testConfig(t, byMode, upstream(t).URL), store)
+			status := func(path string) int { return g.get(t, path, "X-API-Key", "key-alice").StatusCode }
+			eventually(t, "the gateway is counted", func() bool {
+				list, err := store.Gateways(t.Context())
+				return err == nil && len(list) == 1 && status("/local") == http.StatusOK
+			})
+			g.admitter.SetGateways(1) // what the loop reads a moment later
+			row.refuse(t, server.Client())
+			want := map[string]int{"/open": http.StatusOK, "/closed": http.StatusServiceUnavailable, "/local": http.StatusTooManyRequests}
+			for path, status := range want {
+				a := g.get(t, path, "X-API-Key", "key-alice")
+				if degraded := a.Header.Get(headerDegraded); a.StatusCode != status || (status < 500 && degraded != "redis") {
+					t.Errorf("%s: %d, degraded %q; want %d, marked", path, a.StatusCode, degraded, status)
+				}
+			}
+			eventually(t, "local admits from its own part", func() bool { return status("/local") == http.StatusOK })
+			if code, body := g.ready(t); code != http.StatusOK || !strings.Contains(body, `"name":"redis","ok":false`) || !strings.Contains(body, row.says) {
+				t.Errorf("readyz = %d %s, want 200 that names redis and %s", code, body, row.says)
+			}
+			if log := g.log.String(); strings.Count(log, `"reason":"`+row.says+`"`) != 1 || !strings.Contains(log, `"remedy":"`) {
+				t.Errorf("log %s\nwant one warning with a remedy", log)
+			}
+			row.end(t, server.Client())
+			for path := range want {
+				eventually(t, path+" is asked again", func() bool {
+					a := g.get(t, path, "X-API-Key", "key-alice")
+					return a.StatusCode == http.StatusOK && a.Header.Get(headerDegraded) == ""
+				})
+			}
+		})
+	}
+}
+
+func redisDoes(command ...any) func(*testing.T, *redis.Client) {
+	return func(t *testing.T, c *redis.Client) {
+		t.Helper()
+		if err := c.Do(t.Context(), command...).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

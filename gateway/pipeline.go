@@ -78,6 +78,8 @@ func (g *Gateway) recover(next echo.HandlerFunc) echo.HandlerFunc {
 // proxy goes on; nobody else decides about ours.
 func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
+		g.inFlight.count.Add(1)
+		defer g.inFlight.count.Add(-1)
 		r := c.Request()
 		client := g.addresses.Client(r)
 		ctx, span := g.telemetry.Tracer.Start(callersTrace(r, client), "request", trace.WithSpanKind(trace.SpanKindServer))
@@ -109,10 +111,8 @@ func (g *Gateway) observe(next echo.HandlerFunc) echo.HandlerFunc {
 func (g *Gateway) complete(header http.Header, r *http.Request, x *exchange) {
 	header.Set(echo.HeaderXRequestID, x.requestID)
 	g.fields.Load().apply(header, x.decision)
-	if r.Header.Get(echo.HeaderOrigin) != "" {
-		expose(header)
-	}
-	if closes(r) {
+	g.cross(header, r, x)
+	if closes(r) || g.draining.Load() {
 		header.Set("Connection", "close")
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // live are the settings that a reload changes; all others need a restart.
 var live = []string{
-	"enforcement", "headers", "reset", "retry_jitter", "tls.cert", "tls.key",
+	"enforcement", "headers", "reset", "retry_jitter", "policies", "tls.cert", "tls.key",
 }
 
 // Reload reads the configuration again, then the files that it names, as SIGHUP asks. A configuration that is wrong in any part

@@ -3,9 +3,7 @@ package gateway
 import (
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/dunglas/httpsfv"
 )
@@ -207,29 +205,4 @@ var fieldNames = map[string][]string{
 	HeadersIETF:    {headerLimits, headerPolicies},
 	HeadersX:       {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
 	HeadersDraft06: {"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"},
-}
-
-const headerExpose = "Access-Control-Expose-Headers"
-
-// expose lets a browser's script read what an answer to another origin says of limits, beside what the upstream lets it read.
-func expose(header http.Header) {
-	var names []string
-	for _, value := range header.Values(headerExpose) {
-		for name := range strings.SplitSeq(value, ",") {
-			if name = strings.TrimSpace(name); name != "" {
-				names = append(names, name)
-			}
-		}
-	}
-	before := len(names)
-	for _, name := range slices.Concat(fieldNames[HeadersIETF], fieldNames[HeadersX], fieldNames[HeadersDraft06],
-		[]string{"Retry-After", headerDegraded}) {
-		present := len(header[name])+len(header[http.CanonicalHeaderKey(name)]) > 0
-		if present && !slices.ContainsFunc(names, func(has string) bool { return strings.EqualFold(has, name) }) {
-			names = append(names, name)
-		}
-	}
-	if len(names) > before {
-		header.Set(headerExpose, strings.Join(names, ", "))
-	}
 }

@@ -33,22 +33,30 @@ type documents struct {
 	failed   uint64 // the policy revision that was last refused, so that it is told once
 }
 
-// coldStart reads the gateway's own policy document, if there is one.
-func (g *Gateway) coldStart(ctx context.Context) error {
-	if g.config.Policies == "" {
+// rereadPolicies is a reload: it reads the gateway's own policy document, if there is one, and has the loop use it.
+func (g *Gateway) rereadPolicies() error {
+	if g.current.Policies == "" {
 		return nil
 	}
-	source, err := os.ReadFile(g.config.Policies)
+	source, err := os.ReadFile(g.current.Policies)
 	if err != nil {
 		return fmt.Errorf("%w: policies: %w", config.ErrUsage, err)
 	}
 	doc, err := parse(source)
 	if err != nil {
-		return fmt.Errorf("%w: policies in %s:\n%w", config.ErrUsage, g.config.Policies, err)
+		return fmt.Errorf("%w: policies in %s:\n%w", config.ErrUsage, g.current.Policies, err)
 	}
-	g.loop.policies = doc
-	g.compile(ctx)
+	g.own.Store(doc)
+	poke(g.changed)
 	return nil
+}
+
+// takeOwn uses the gateway's own document if it was read anew and no mirror has brought one: what the region's Redis holds wins.
+func (g *Gateway) takeOwn(ctx context.Context) {
+	if own := g.own.Swap(nil); own != nil && (g.loop.policies == nil || g.loop.policies.Revision == 0) {
+		g.loop.policies = own
+		g.compile(ctx)
+	}
 }
 
 // parse returns the document, or all its errors.
@@ -67,7 +75,7 @@ func parse(source []byte) (*policy.Document, error) {
 }
 
 // watch keeps the documents as new as the mirror, and the gateway registered, until ctx ends.
-func (g *Gateway) watch(ctx context.Context, changed <-chan struct{}) {
+func (g *Gateway) watch(ctx context.Context) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -79,13 +87,14 @@ func (g *Gateway) watch(ctx context.Context, changed <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-changed:
+		case <-g.changed:
 		}
 	}
 }
 
 // refresh takes over what the mirror has newer. What cannot be read or used changes nothing.
 func (g *Gateway) refresh(ctx context.Context) {
+	g.takeOwn(ctx)
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	mirror, err := g.store.Mirror(ctx)

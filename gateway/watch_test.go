@@ -133,3 +133,38 @@ func TestDrain(t *testing.T) {
 		t.Errorf("Run = %v, want nil", err)
 	}
 }
+
+// A region without an allocator changes its limits in the file and with SIGHUP. A file that is bad changes nothing; and once the
+// mirror has brought a document, the file says nothing any more.
+func TestReloadReadsTheOwnPolicies(t *testing.T) {
+	s := &fakeStore{take: admitAll}
+	cfg := testConfig(t, perUser, upstream(t).URL)
+	g := run(t, cfg, s)
+	limited := func(want string) func() bool {
+		return func() bool { return g.get(t, "/", "X-API-Key", "key-a").Header.Get("X-Ratelimit-Limit") == want }
+	}
+	reload := func(rate string) error {
+		write(t, cfg.Policies, strings.ReplaceAll(perUser, "10/min", rate))
+		return g.Reload(t.Context())
+	}
+	if err := reload("20/min"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the file's new limit", limited("20"))
+	if err := reload("-1/min"); err == nil || !strings.Contains(err.Error(), "policies") {
+		t.Errorf("Reload of a bad file = %v, want it named", err)
+	}
+	if !limited("20")() {
+		t.Error("a bad file changed the limit")
+	}
+	eventually(t, "it listens for changes", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.changed != nil })
+	s.setMirror(bucket.Mirror{PolicyRevision: 1, Policy: []byte(strings.ReplaceAll(perUser, "10/min", "30/min"))})
+	eventually(t, "the mirrored limit", limited("30"))
+	if err := reload("40/min"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the loop has looked at the file's document", func() bool { return g.own.Load() == nil })
+	if !limited("30")() {
+		t.Error("the file won over the mirror")
+	}
+}

@@ -52,6 +52,7 @@ func (r *regionRoles) open(ctx context.Context, d *Demo, addr string) (err error
 	cfg.Routes = []proxy.Route{{Name: "all", Upstreams: []string{d.options.Upstream}}}
 	cfg.Identity.APIKeys.Header = "X-API-Key"
 	cfg.Keys, cfg.Secret, cfg.AccessLog = knownKeys, d.data.secret, "off"
+	cfg.Drain.Delay = 0 // no load balancer is to notice
 	r.gateway, err = gateway.Open(ctx, cfg, d.telemetry)
 	return err
 }

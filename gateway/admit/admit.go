@@ -18,7 +18,9 @@ import (
 	"github.com/annona-gateway/annona/shared/telemetry"
 )
 
-// Taker takes tokens from the region's buckets: all charges of a request or none. An error means that it could not ask.
+// Taker takes tokens from the region's buckets: all charges of a request or none. An error means that it could not ask. One that
+// wraps a server's reply, a connection that was never made or bucket.ErrNotRun stands for the whole take: where other parts of
+// it may have been charged it must not wrap these, for local mode denies on their word.
 type Taker interface {
 	Take(ctx context.Context, r bucket.Request) (bucket.Verdict, error)
 }
@@ -50,11 +52,15 @@ type Admitter struct {
 	allocator allocator
 	local     *local
 	memory    *memory
+	trouble   *trouble
 }
 
 // New returns an Admitter that refuses everything until it is given a snapshot.
 func New(taker Taker, options Options) *Admitter {
-	a := &Admitter{taker: newBreaker(taker, options.Telemetry.Log), options: options, local: newLocal(), memory: newMemory()}
+	a := &Admitter{
+		taker: newBreaker(taker, options.Telemetry.Log), options: options,
+		local: newLocal(), memory: newMemory(), trouble: newTrouble(options),
+	}
 	a.shadow.Store(options.Shadow)
 	return a
 }

@@ -130,6 +130,7 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 	}
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
+		a.trouble.note(ctx, err)
 		return 0, err
 	}
 	span.SetAttributes(attribute.Int("outcome", int(verdict.Outcome)))

@@ -172,7 +172,7 @@ func (a *Admitter) decideLocally(ctx context.Context, s *Snapshot, claims []*cla
 	}
 	d := Decision{Answer: Admitted, Degraded: DegradedRedis}
 	if len(asking) > 0 && !a.local.take(asking) {
-		if !unsent(cause) {
+		if !uncharged(cause) {
 			return Decision{}, false
 		}
 		d.Answer = Denied

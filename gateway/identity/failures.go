@@ -36,8 +36,8 @@ func (e *TooManyFailuresError) Seconds() int64 {
 	return int64((e.Wait + time.Second - 1) / time.Second)
 }
 
-// failures counts wrong credentials by address and remembers right ones. Both are bounded.
-type failures struct {
+// Failures counts wrong credentials by address and remembers right ones. Both are bounded. It is safe for any number of goroutines.
+type Failures struct {
 	mu    sync.Mutex
 	addrs *simplelru.LRU[netip.Addr, failureCount]
 
@@ -51,16 +51,21 @@ type failureCount struct {
 	ends  time.Time
 }
 
-func newFailures() *failures {
+// NewFailures returns one that has seen none.
+func NewFailures() *Failures {
 	addrs, err := simplelru.NewLRU[netip.Addr, failureCount](maxFailureAddrs, nil)
 	if err != nil {
 		panic(err) // a size that is not positive
 	}
-	return &failures{addrs: addrs}
+	return &Failures{addrs: addrs}
 }
 
-// wait returns for how long credentials from addr are not looked at, 0 if they are.
-func (f *failures) wait(addr netip.Addr, now time.Time) time.Duration {
+// Wait returns for how long the credential with the SHA-256 sum is not looked at if it comes from addr, 0 if it is: one that was
+// right lately always is.
+func (f *Failures) Wait(addr netip.Addr, sum [32]byte, now time.Time) time.Duration {
+	if f.wasRight(sum) {
+		return 0
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if count, known := f.addrs.Peek(addr); known && count.wrong >= maxFailures {
@@ -69,8 +74,8 @@ func (f *failures) wait(addr netip.Addr, now time.Time) time.Duration {
 	return 0
 }
 
-// wrong counts a wrong credential.
-func (f *failures) wrong(addr netip.Addr, sum [32]byte, now time.Time) {
+// Wrong counts a wrong credential.
+func (f *Failures) Wrong(addr netip.Addr, sum [32]byte, now time.Time) {
 	place, tag := placeOf(sum)
 	f.lately[place].CompareAndSwap(tag, 0)
 	f.mu.Lock()
@@ -83,14 +88,14 @@ func (f *failures) wrong(addr netip.Addr, sum [32]byte, now time.Time) {
 	f.addrs.Add(addr, count)
 }
 
-// right remembers a right credential.
-func (f *failures) right(sum [32]byte) {
+// Right remembers a right credential.
+func (f *Failures) Right(sum [32]byte) {
 	if place, tag := placeOf(sum); f.lately[place].Load() != tag {
 		f.lately[place].Store(tag)
 	}
 }
 
-func (f *failures) wasRight(sum [32]byte) bool {
+func (f *Failures) wasRight(sum [32]byte) bool {
 	place, tag := placeOf(sum)
 	return f.lately[place].Load() == tag
 }

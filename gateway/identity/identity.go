@@ -51,6 +51,20 @@ type Config struct {
 type APIKeys struct {
 	Header string `yaml:"header"`
 	File   string `yaml:"file"`
+	// Forward lets the upstream see the key. It is for upstreams that look it up themselves: whoever reads their logs or memory
+	// can then be any client.
+	Forward bool `yaml:"forward"`
+}
+
+// Secrets are the headers that upstreams do not get. (A token they do: it is meant for more than one reader, and expires.)
+func (c Config) Secrets() []string {
+	switch {
+	case c.APIKeys.Forward:
+		return nil
+	case c.APIKeys.Header == "":
+		return []string{DefaultHeader}
+	}
+	return []string{c.APIKeys.Header}
 }
 
 // Validate returns everything that is wrong with c, nil if nothing.
@@ -87,14 +101,14 @@ type Reader struct {
 	lookup   Lookup
 	tokens   *tokens // nil: none are read
 	files    []*file
-	failures *failures
+	failures *Failures
 	log      *slog.Logger
 }
 
 // NewReader returns a Reader as cfg says; lookup, if not nil, replaces the file of API keys. What the reader notices later, it
 // says in log. It serves at once what it was given as files; a key set behind a URL is fetched by [Reader.Run].
 func NewReader(cfg Config, lookup Lookup, log *slog.Logger) (*Reader, error) {
-	r := &Reader{header: cfg.APIKeys.Header, deny: cfg.Unknown == UnknownDeny, lookup: lookup, failures: newFailures(), log: log}
+	r := &Reader{header: cfg.APIKeys.Header, deny: cfg.Unknown == UnknownDeny, lookup: lookup, failures: NewFailures(), log: log}
 	if r.header == "" {
 		r.header = DefaultHeader
 	}
@@ -177,10 +191,8 @@ func (r *Reader) Identify(req *http.Request, client Client) (policy.Identity, er
 		return policy.Identity{Tier: policy.Anonymous, IP: client.Addr, Network: client.Network}, nil
 	}
 	sum, now := shown.sum(), time.Now()
-	if !r.failures.wasRight(sum) {
-		if wait := r.failures.wait(client.Network, now); wait > 0 {
-			return policy.Identity{}, &TooManyFailuresError{Wait: wait}
-		}
+	if wait := r.failures.Wait(client.Network, sum, now); wait > 0 {
+		return policy.Identity{}, &TooManyFailuresError{Wait: wait}
 	}
 	var id policy.Identity
 	if err == nil {
@@ -188,12 +200,12 @@ func (r *Reader) Identify(req *http.Request, client Client) (policy.Identity, er
 	}
 	switch {
 	case errors.Is(err, ErrWrongCredential):
-		r.failures.wrong(client.Network, sum, now)
+		r.failures.Wrong(client.Network, sum, now)
 		return policy.Identity{}, err
 	case err != nil:
 		return policy.Identity{}, err
 	}
-	r.failures.right(sum)
+	r.failures.Right(sum)
 	id.IP, id.Network = client.Addr, client.Network
 	return id, nil
 }

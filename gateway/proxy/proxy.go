@@ -30,7 +30,7 @@ var (
 // Proxy holds the routes, ready to serve.
 type Proxy struct {
 	routes []*Target
-	strip  forwardedNames // headers that carry identities on any route; no client may set one on another
+	strip  forwardedNames // headers that carry identities on any route, which no client may set on another, and credentials
 
 	buffers buffers
 }
@@ -60,9 +60,13 @@ func callOf(ctx context.Context) *call {
 	return ctx.Value(callKey{}).(*call) //nolint:forcetypeassert // Serve puts it there
 }
 
-// New makes routes ready. They must be valid. Upstreams that fail and streams that break off are noted in log.
-func New(routes []Route, log *slog.Logger) (*Proxy, error) {
+// New makes routes ready. They must be valid. Upstreams that fail and streams that break off are noted in log. The headers that
+// secret names carry credentials that are none of the upstream's business; they end here.
+func New(routes []Route, log *slog.Logger, secret ...string) (*Proxy, error) {
 	p := &Proxy{strip: forwardedNames{}}
+	for _, name := range secret {
+		p.strip[folded(name)] = true
+	}
 	for _, route := range routes {
 		p.strip.add(route.Forward)
 	}

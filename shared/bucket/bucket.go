@@ -193,6 +193,9 @@ var ErrCouldNotAsk = errors.New("could not ask the region's Redis")
 // the region's buckets were brought to: read the documents anew.
 var ErrOlderRevision = errors.New("another gateway has brought these limits to a newer policy document; this one's is older")
 
+// ErrNotRun is wrapped, beside ErrCouldNotAsk, where the store surely charged nothing: its clock or its epoch stood in the way.
+var ErrNotRun = errors.New("nothing was charged")
+
 // View is a bucket as an agent sees it before it plans. Instants are the store's clock.
 type View struct {
 	Ref

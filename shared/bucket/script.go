@@ -134,8 +134,8 @@ type refusal struct {
 }
 
 // errClock: the script's clock is not vouched for (PROTOCOL.md E2); the Ticker's processes bring it in order.
-var errClock = errors.New("the region's Redis has had no tick for 2 s, or its clock has stepped; " +
-	"a gateway or agent that runs begins anew within seconds")
+var errClock = fmt.Errorf("%w: the region's Redis has had no tick for 2 s, or its clock has stepped; "+
+	"a gateway or agent that runs begins anew within seconds", ErrNotRun)
 
 // refusals reads {-1, position, why, epoch, ...}; nil where the script ran, errClock where no new epoch helps at once.
 func (c *call) refusals() ([]refusal, error) {

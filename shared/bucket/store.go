@@ -149,7 +149,7 @@ func (s *Store) runAll(ctx context.Context, sc *script, calls []*call) {
 }
 
 // errEpoch: the shard's epoch changed as often as the call was tried.
-var errEpoch = errors.New("the store's epoch keeps changing; check that every role reaches the same Redis server")
+var errEpoch = fmt.Errorf("%w: the store's epoch keeps changing; check that every role reaches the same Redis server", ErrNotRun)
 
 // sort returns the calls that have not run and may be sent again, and the shards that need a new epoch first.
 func (s *Store) sort(calls []*call) (again []*call, refused map[int]refusal) {

@@ -25,7 +25,7 @@ const (
 	LabelKind       attribute.Key = "kind"       // of a lease item: the words want, grant, settle, return, lapse
 	LabelDependency attribute.Key = "dependency" // redis, allocator
 	LabelRole       attribute.Key = "role"       // gateway, region, allocator
-	LabelReason     attribute.Key = "reason"     // why a store's epoch began
+	LabelReason     attribute.Key = "reason"     // why a store's epoch began; why it could not be asked
 )
 
 // Metrics are the instruments of all roles, named in one place. Labels are policy names, regions, outcomes and kinds only.
@@ -38,6 +38,7 @@ type Metrics struct {
 	Degraded       metric.Int64Counter     // annona.degraded{dependency,policy}
 	PolicyRevision metric.Int64Gauge       // annona.policy.revision{role,region}
 	EpochBegun     metric.Int64Counter     // annona.store.epoch.begun{reason,region}
+	StoreErrors    metric.Int64Counter     // annona.store.errors{reason,region}
 }
 
 // takeBounds (s) are fine where a local Redis answers and end beyond the longest redis.timeout that makes sense.
@@ -70,7 +71,7 @@ func newMeters(res *resource.Resource, registry *prometheus.Registry) (*sdkmetri
 }
 
 func newMetrics(meter metric.Meter) (*Metrics, error) {
-	var problems [8]error
+	var problems [9]error
 	var m Metrics
 	m.Decisions, problems[0] = meter.Int64Counter("annona.decisions",
 		metric.WithDescription("Decisions by policy, region and outcome."))
@@ -90,5 +91,7 @@ func newMetrics(meter metric.Meter) (*Metrics, error) {
 		metric.WithDescription("Revision of the policy document that a role works by."))
 	m.EpochBegun, problems[7] = meter.Int64Counter("annona.store.epoch.begun",
 		metric.WithDescription("Epochs begun by a region's store, by reason."))
+	m.StoreErrors, problems[8] = meter.Int64Counter("annona.store.errors",
+		metric.WithDescription("Takes that a region's store did not answer, by reason: the code of its error, silent, other."))
 	return &m, errors.Join(problems[:]...)
 }
