@@ -27,8 +27,9 @@ CASES is a list, YAML or JSON:
     expect: {policies: [api-per-user], cost: 5, variant: {api-per-user: "tier:premium"}}
 
 A request has method, path, host, headers, user, api_key (its SHA-256), ip, tier, claims, route, region, trusted_peer and at.
-What is expected may be policies (all, in document order), exempt, status (400 or 401), and by policy cost, variant, key and
-enforced; one number as cost is that of every policy that matches.
+What is expected may be policies (all, in document order), exempt, status (400 or 401), and by policy cost, variant, key,
+enforced, limit (what is admitted at once, in a window or at the same time) and resets (when the fixed_window that ` + "`at`" + ` is in
+ends); one number as cost is that of every policy that matches.
 
 Exit code 0: all cases pass; 1: a case fails, each with its line; 2: bad usage, or a file cannot be read.`,
 		Example: "  annona policy test policies.yaml cases.yaml",
@@ -130,7 +131,13 @@ func compare(c *policy.Case, d *policy.Document) []string {
 	wrong = append(wrong, differ("cost", costs, got.Matches, func(m match) limit.Tokens { return m.Cost })...)
 	wrong = append(wrong, differ("variant", c.Expect.Variant, got.Matches, func(m match) string { return m.Variant })...)
 	wrong = append(wrong, differ("key", c.Expect.Key, got.Matches, func(m match) string { return m.Key })...)
-	return append(wrong, differ("enforced", c.Expect.Enforced, got.Matches, func(m match) bool { return m.Enforced })...)
+	wrong = append(wrong, differ("enforced", c.Expect.Enforced, got.Matches, func(m match) bool { return m.Enforced })...)
+	wrong = append(wrong, differ("limit", c.Expect.Limit, got.Matches, func(m match) limit.Tokens { return m.Capacity })...)
+	resets := make(map[string]string, len(c.Expect.Resets))
+	for name, at := range c.Expect.Resets {
+		resets[name] = at.Format(time.RFC3339)
+	}
+	return append(wrong, differ("resets", resets, got.Matches, func(m match) string { return m.Resets })...)
 }
 
 // differ compares one thing of the policies that are named in want.

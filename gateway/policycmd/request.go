@@ -125,18 +125,96 @@ type answer struct {
 	Matches []match `json:"matches"`
 }
 
-// match is one policy that applies.
+// match is one policy that applies. What a policy does not have is left out.
 type match struct {
-	Policy   string       `json:"policy"`
-	Key      string       `json:"key"`
-	Variant  string       `json:"variant"`
-	Limit    string       `json:"limit"`
-	Burst    limit.Tokens `json:"burst"`
+	Policy    string `json:"policy"`
+	Key       string `json:"key"`
+	Variant   string `json:"variant"`
+	Algorithm string `json:"algorithm"`
+	Limit     string `json:"limit"` // in words
+	// Capacity is what is admitted at once, in a window or at the same time.
+	Capacity limit.Tokens `json:"capacity"`
 	Cost     limit.Tokens `json:"cost"`
 	Scope    policy.Scope `json:"scope"`
 	Enforced bool         `json:"enforced"`
 	// Percent is set where a part of the keys is enforced: which those are only the deployment's secret tells.
 	Percent float64 `json:"enforced_percent,omitempty"`
+	// Burst is a token_bucket's capacity, as the document calls it.
+	Burst limit.Tokens `json:"burst,omitempty"`
+	// Began and Resets bound the fixed_window that the request is in.
+	Began       string `json:"began,omitempty"`
+	Resets      string `json:"resets,omitempty"`
+	MaxDelay    string `json:"max_delay,omitempty"`
+	Actual      string `json:"actual,omitempty"`
+	Refund      []int  `json:"refund,omitempty"`
+	Ban         string `json:"ban,omitempty"` // in words
+	CandidateOf string `json:"candidate_of,omitempty"`
+}
+
+// matchOf tells what a policy that matches counts, at an instant.
+func matchOf(m policy.Matched, at time.Time) match {
+	p := m.Policy
+	budget, _ := p.BudgetOf(m.Variant)
+	told := match{
+		Policy: p.Name, Key: m.Display, Variant: m.Variant, Algorithm: p.Algorithm.String(), Limit: p.RateOf(m.Variant), Capacity: budget.Capacity,
+		Cost: m.Cost, Scope: p.Scope, Enforced: p.Enforced, Percent: float64(p.EnforcedPPM) * 100 / limit.Whole,
+		Actual: p.Cost.Actual, Refund: p.Cost.Refund, CandidateOf: p.CandidateOf,
+	}
+	switch p.Algorithm {
+	case limit.TokenBucket:
+		told.Burst = budget.Capacity
+	case limit.FixedWindow:
+		told.Began, told.Resets = p.Window.Start(at).Format(time.RFC3339), p.Window.Next(at).Format(time.RFC3339)
+	default:
+	}
+	if p.MaxDelay > 0 {
+		told.MaxDelay = p.MaxDelay.String()
+	}
+	if p.Ban != (policy.Ban{}) {
+		told.Ban = fmt.Sprintf("for %s after %s within %s", p.Ban.For, counted(p.Ban.Denials, "denial", "denials"), p.Ban.Within)
+	}
+	return told
+}
+
+// text writes m for a person, in one line.
+func (m *match) text() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "  %s: key %s", m.Policy, m.Key)
+	if m.Algorithm == limit.TokenBucket.String() {
+		fmt.Fprintf(&text, ", limit %s, burst %d", m.Limit, m.Burst)
+	} else {
+		fmt.Fprintf(&text, ", %s, limit %s", m.Algorithm, m.Limit)
+	}
+	if m.Variant != "" {
+		fmt.Fprintf(&text, " (%s)", m.Variant)
+	}
+	for _, part := range []struct{ words, value string }{
+		{"now from", m.Began}, {"until", m.Resets}, {"waits up to", m.MaxDelay},
+	} {
+		if part.value != "" {
+			fmt.Fprintf(&text, ", %s %s", part.words, part.value)
+		}
+	}
+	fmt.Fprintf(&text, ", cost %d", m.Cost)
+	if m.Actual != "" {
+		fmt.Fprintf(&text, ", then what %s says", m.Actual)
+	}
+	for i, status := range m.Refund {
+		fmt.Fprintf(&text, "%s %d", map[bool]string{true: ", nothing at", false: ","}[i == 0], status)
+	}
+	fmt.Fprintf(&text, ", scope %s", m.Scope)
+	if m.Ban != "" {
+		fmt.Fprintf(&text, ", banned %s", m.Ban)
+	}
+	switch {
+	case m.CandidateOf != "":
+		fmt.Fprintf(&text, ", reports beside %s", m.CandidateOf)
+	case !m.Enforced:
+		text.WriteString(", in shadow")
+	case m.Percent != 0:
+		fmt.Fprintf(&text, ", %g%% of keys enforced", m.Percent)
+	}
+	return text.String()
 }
 
 // ask finds what d makes of r, as a gateway would: target is normalised, and a client without credential is anonymous.
@@ -165,11 +243,7 @@ func ask(d *policy.Document, r *policy.Request, target string) answer {
 		a.Status, a.Why = http.StatusBadRequest, err.Error()
 	}
 	for _, m := range matched {
-		budget, _ := m.Policy.BudgetOf(m.Variant)
-		a.Matches = append(a.Matches, match{
-			Policy: m.Policy.Name, Key: m.Display, Variant: m.Variant, Limit: m.Policy.RateOf(m.Variant), Burst: budget.Capacity,
-			Cost: m.Cost, Scope: m.Policy.Scope, Enforced: m.Policy.Enforced, Percent: float64(m.Policy.EnforcedPPM) * 100 / limit.Whole,
-		})
+		a.Matches = append(a.Matches, matchOf(m, r.At))
 	}
 	return a
 }
@@ -185,19 +259,8 @@ func (a *answer) text() string {
 	default:
 		fmt.Fprintf(&text, "%s: %s\n", a.Request, counted(len(a.Matches), "policy matches", "policies match"))
 	}
-	for _, m := range a.Matches {
-		variant, enforced := "", ""
-		if m.Variant != "" {
-			variant = " (" + m.Variant + ")"
-		}
-		switch {
-		case !m.Enforced:
-			enforced = ", in shadow"
-		case m.Percent != 0:
-			enforced = fmt.Sprintf(", %g%% of keys enforced", m.Percent)
-		}
-		fmt.Fprintf(&text, "  %s: key %s, limit %s, burst %d%s, cost %d, scope %s%s\n",
-			m.Policy, m.Key, m.Limit, m.Burst, variant, m.Cost, m.Scope, enforced)
+	for i := range a.Matches {
+		text.WriteString(a.Matches[i].text() + "\n")
 	}
 	return text.String()
 }

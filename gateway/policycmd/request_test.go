@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/annona-gateway/annona/shared/policy"
 )
 
@@ -83,8 +85,11 @@ func TestCheckAsksInJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || r.Asked == nil || len(r.Asked.Matches) != 1 {
 		t.Fatalf("annona policy check --format json prints %s (%v)", out, err)
 	}
-	if got := r.Asked.Matches[0]; got != (match{Policy: "api-per-user", Key: "user=acme", Limit: "100 per second", Burst: 200, Cost: 5, Scope: policy.Global, Enforced: true}) {
-		t.Errorf("it matches %+v", got)
+	want := match{
+		Policy: "api-per-user", Key: "user=acme", Algorithm: "token_bucket", Limit: "100 per second", Capacity: 200, Burst: 200, Cost: 5, Scope: policy.Global, Enforced: true,
+	}
+	if diff := cmp.Diff(want, r.Asked.Matches[0]); diff != "" {
+		t.Errorf("it matches (-want +got):\n%s", diff)
 	}
 	if out, code, _ := run(t, bad, "check", "FILE", "--request", "GET /"); code != 1 || strings.Contains(out, "match") {
 		t.Errorf("a refused document is asked: %d, %s", code, out)
@@ -183,5 +188,92 @@ func TestSchemaPrints(t *testing.T) {
 	out, code, err := run(t, "", "schema")
 	if code != 0 || err != nil || !json.Valid([]byte(out)) || !strings.Contains(out, "json-schema.org") {
 		t.Errorf("annona policy schema: %d, %v, %.100s", code, err, out)
+	}
+}
+
+const algorithms = `schema: 1
+policies:
+  - name: quota
+    match: {paths: [/quota]}
+    key: [user]
+    algorithm: fixed_window
+    limit: 1000000
+    window: day
+    timezone: Europe/Rome
+    scope: region
+    on_failure: closed
+    tiers: {gold: {limit: 5000000}}
+    cost: {default: 100, actual: X-Actual-Cost, refund: [502, 503]}
+  - name: queue
+    match: {paths: [/queue]}
+    key: [user]
+    algorithm: token_bucket
+    rate: 5/s
+    burst: 1
+    max_delay: 2s
+    scope: region
+    on_failure: closed
+    ban: {denials: 1, within: 1m, for: 10m}
+  - name: queue-next
+    match: {paths: [/queue]}
+    key: [user]
+    algorithm: sliding_window_counter
+    limit: 300
+    window: 1m
+    scope: region
+    on_failure: closed
+    candidate_of: queue
+  - name: at-once
+    match: {paths: [/slots]}
+    key: [user]
+    algorithm: concurrency
+    limit: 20
+    scope: region
+    on_failure: closed
+`
+
+func TestCheckExplainsEveryAlgorithm(t *testing.T) {
+	for args, want := range map[string]string{
+		"--request 'GET /quota' --user acme --at 2026-03-29T12:00:00Z": "  quota: key user=acme, fixed_window, limit 1000000 per day, now from 2026-03-28T23:00:00Z, until 2026-03-29T22:00:00Z, cost 100, " +
+			"then what X-Actual-Cost says, nothing at 502, 503, scope region\n",
+		"--request 'GET /quota' --user acme --tier gold --at 2026-06-01T12:00:00+02:00": "  quota: key user=acme, fixed_window, limit 5000000 per day (tier:gold), now from 2026-05-31T22:00:00Z, until 2026-06-01T22:00:00Z, cost 100, " +
+			"then what X-Actual-Cost says, nothing at 502, 503, scope region\n",
+		"--request 'GET /queue' --user acme": "  queue: key user=acme, limit 5 per second, burst 1, waits up to 2s, cost 1, scope region, banned for 10m0s after 1 denial within 1m0s\n" +
+			"  queue-next: key user=acme, sliding_window_counter, limit 300 per minute, cost 1, scope region, reports beside queue\n",
+		"--request 'GET /slots' --user acme": "  at-once: key user=acme, concurrency, limit 20 at the same time, cost 1, scope region\n",
+	} {
+		out, code, err := run(t, algorithms, append([]string{"check", "FILE"}, arguments(args)...)...)
+		if _, got, _ := strings.Cut(out, "match"); err != nil || code != 0 || !strings.HasSuffix(got, "\n"+want) {
+			t.Errorf("annona policy check FILE %s prints\n%sand exits with %d, %v, want\n%s", args, out, code, err, want)
+		}
+	}
+}
+
+// TestCase18_CasesTellWhenAQuotaResets: an operator can write down, and have tested, when a quota resets.
+func TestCase18_CasesTellWhenAQuotaResets(t *testing.T) {
+	out, code := try(t, algorithms, `- name: the day on which clocks are put forward
+  request: {path: /quota, user: acme, at: "2026-03-28T23:00:00Z"}
+  expect: {limit: {quota: 1000000}, resets: {quota: "2026-03-29T22:00:00Z"}}
+- name: the last moment of the day before
+  request: {path: /quota, user: acme, at: "2026-03-28T22:59:59.999999Z"}
+  expect: {resets: {quota: "2026-03-29T00:00:00+01:00"}}
+- {name: slots, request: {path: /slots, user: acme}, expect: {limit: {at-once: 20}}}
+- {name: a candidate denies nobody, request: {path: /queue, user: acme}, expect: {policies: [queue, queue-next], enforced: {queue: true, queue-next: false}}}
+`)
+	if out != "CASES: 4 cases pass\n" || code != 0 {
+		t.Errorf("annona policy test prints\n%sand exits with %d", out, code)
+	}
+	out, code = try(t, algorithms, `- name: wrong
+  request: {path: /quota, user: acme, tier: gold, at: "2026-03-28T23:00:00Z"}
+  expect: {limit: {quota: 7}, resets: {quota: "2026-03-29T23:00:00Z"}}
+- {name: no window, request: {path: /slots, user: acme}, expect: {resets: {at-once: "2026-03-29T23:00:00Z"}}}
+`)
+	want := `CASES:1:3: wrong: want limit 7 of quota, got 5000000
+CASES:1:3: wrong: want resets "2026-03-29T23:00:00Z" of quota, got "2026-03-29T22:00:00Z"
+CASES:4:3: no window: want resets "2026-03-29T23:00:00Z" of at-once, got ""
+CASES: 2 of 2 cases fail
+`
+	if out != want || code != 1 {
+		t.Errorf("annona policy test prints\n%sand exits with %d, want\n%s", out, code, want)
 	}
 }

@@ -116,7 +116,7 @@ type State struct {
 	// Part and the lease hold.
 	Remaining limit.Tokens
 	// Reset is how long until nothing is used any more, if nobody takes: 0 where nothing is, limit.Never where no time brings
-	// it. Of Concurrency, where nobody knows, it is SlotsAskAgain while any slot is held.
+	// it. 0 for Concurrency: nobody knows when a request ends.
 	Reset limit.Micros
 	// Delay is how long an admitted request has to wait for its turn (Charge.MaxDelay).
 	Delay limit.Micros
@@ -130,7 +130,7 @@ type State struct {
 	PoolLevel limit.Tokens
 	PoolAge   limit.Micros
 	// RetryIn is how long until Cost may fit: by the own part's refill or when the pool is not dry any more; when enough is out
-	// of the window; SlotsAskAgain where slots are lacking; 0 where it fits, or where nobody knows yet whether the pool has it;
+	// of the window; at least Banned; 0 where it fits, or where nobody knows: whether the pool has it, when a slot is given back;
 	// limit.Never where it never will.
 	RetryIn limit.Micros
 	// Heard is how long ago the allocator answered anything about this shard; negative where never.
@@ -160,6 +160,8 @@ type Receipt struct {
 	FromLease      limit.Tokens // tokens of the lease
 	FromPart       limit.Tokens // tokens of the own part
 	At, Until      limit.Micros // instants of the store's clock: of the take, and when it is too late
+	Turn           limit.Micros // of a request that waits in a queue, its turn; else 0
+	Holder         Holder       // of a slot
 }
 
 // Back is what one receipt's charge turned out not to have cost. A receipt is given back at most once, with 0 Tokens too: then
@@ -188,6 +190,10 @@ type Correction struct {
 // ErrCouldNotAsk is wrapped by every error of a take: no decision was made, which is never a denial. If the outcome of the
 // call is unknown the charge may have happened.
 var ErrCouldNotAsk = errors.New("could not ask the region's Redis")
+
+// ErrHolderGone is wrapped, beside ErrCouldNotAsk, where a take named a holder that is gone in one of its shards: what it held is
+// free. End its requests, and begin another holder.
+var ErrHolderGone = errors.New("the holder of slots has not been renewed for 10 s, or the store has lost it")
 
 // ErrOlderRevision is wrapped, beside ErrCouldNotAsk, where a take carried numbers of an older policy document than those that
 // the region's buckets were brought to: read the documents anew.

@@ -15,6 +15,8 @@ const (
 	demandsChannel = prefix + "demand"
 	fillsChannel   = prefix + "fills"
 	mirrorChannel  = prefix + "mirror"
+	blocksKey      = prefix + "blocks"
+	blocksChannel  = prefix + "blocks"
 )
 
 // tag returns what the keys of one shard begin with: its hash tag keeps them in one slot.
@@ -28,6 +30,9 @@ func tag(shard int) string {
 
 func shardKey(shard int) string    { return tag(shard) + "shard" }
 func scheduleKey(shard int) string { return tag(shard) + "due" }
+func holdersKey(shard int) string  { return tag(shard) + "holders" }
+func bansKey(shard int) string     { return tag(shard) + "bans" }
+func entriesKey(ref Ref) string    { return tag(ref.Shard) + "l:" + ref.Key.String() }
 func recordKey(ref Ref) string     { return tag(ref.Shard) + "b:" + ref.Key.String() }
 
 // parseAnnouncement reads "SHARD KEYHEX TRACEPARENT"; ok is false for anything else.

@@ -40,19 +40,24 @@ func readSource(name string) string {
 
 // The verbs.
 var (
-	takeScript      = loadScript("take", "limits")
+	takeScript      = loadScript("take", "limits", "counted", "window", "log", "slots", "verbs", "special", "ban", "queue")
 	viewScript      = loadScript("view")
 	askScript       = loadScript("ask")
 	fillScript      = loadScript("fill")
-	epochScript     = loadScript("epoch", "limits")
+	epochScript     = loadScript("epoch", "limits", "counted")
 	clockScript     = loadScript("clock")
 	tickScript      = loadScript("tick", "limits")
-	giveBackScript  = loadScript("giveback", "limits")
+	giveBackScript  = loadScript("giveback", "limits", "counted", "window", "log", "slots", "verbs")
 	dueScript       = loadScript("due")
 	scheduleScript  = loadScript("schedule")
 	setMirrorScript = loadScript("setmirror")
 	registerScript  = loadScript("register")
 	gatewaysScript  = loadScript("gateways")
+	renewScript     = loadScript("renew", "counted")
+	bansScript      = loadScript("bans")
+	unbanScript     = loadScript("unban")
+	blockScript     = loadScript("block")
+	unblockScript   = loadScript("unblock")
 )
 
 // call is one call of a script. args[0] is left free for the server id that the call's connection saw.

@@ -35,6 +35,7 @@ type Store struct {
 	link     atomic.Pointer[link]
 	policy   atomic.Pointer[string] // what the server does when its memory is full, nil while unknown
 	ticker   ticker
+	ahead    atomic.Int64 // µs by which the store's clock is ahead of ours, as last heard
 }
 
 // Open connects to a region's Redis. It does not wait for the server to be there: a store that is out answers ErrCouldNotAsk
@@ -196,7 +197,7 @@ func (s *Store) begin(ctx context.Context, l *link, server string, refused map[i
 // epochCall lays out one call of lua/epoch.lua.
 func epochCall(shard int, server string, r refusal) *call {
 	return &call{
-		keys: []string{shardKey(shard)},
+		keys: []string{shardKey(shard), holdersKey(shard)},
 		args: []any{server, r.found, newEpoch(), DemotedFor.Microseconds(), r.reason, r.tick, r.step},
 	}
 }

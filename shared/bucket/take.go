@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/annona-gateway/annona/shared/limit"
 )
@@ -24,19 +25,24 @@ func (s *Store) Take(ctx context.Context, r Request) (Verdict, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	c := takeCall(r)
-	if err := s.run(ctx, takeScript, c); err != nil {
-		return Verdict{}, err
+	for attempt := 1; ; attempt++ {
+		c := takeCall(r, s.now())
+		if err := s.run(ctx, takeScript, c); err != nil {
+			return Verdict{}, err
+		}
+		if s.outside(c.reply) && attempt < attempts {
+			continue // nothing was charged, and by now the store's clock is known
+		}
+		v, err := parseVerdict(c.reply, r)
+		if err != nil {
+			return Verdict{}, couldNotAsk("take", err)
+		}
+		return v, nil
 	}
-	v, err := parseVerdict(c.reply, r)
-	if err != nil {
-		return Verdict{}, couldNotAsk("take", err)
-	}
-	return v, nil
 }
 
-// takeCall lays r out as lua/take.lua reads it.
-func takeCall(r Request) *call {
+// takeCall lays r out as lua/take.lua reads it, where the store's clock is about now.
+func takeCall(r Request, now time.Time) *call {
 	shards := make([]int, 0, len(r.Charges))
 	for _, c := range r.Charges {
 		if !slices.Contains(shards, c.Shard) {
@@ -47,16 +53,18 @@ func takeCall(r Request) *call {
 	for _, shard := range shards {
 		keys = append(keys, shardKey(shard))
 	}
-	args := make([]any, 0, 6+13*len(r.Charges))
+	var more []string
+	args := make([]any, 0, 8+14*len(r.Charges))
 	args = append(args, nil, len(shards), bit(r.MayWait), r.WaitFor.Microseconds(), cleanTraceparent(r.Traceparent),
-		r.GiveBackFor.Microseconds())
+		r.GiveBackFor.Microseconds(), uint64(r.Holder), bit(r.forced))
 	for _, c := range r.Charges {
 		keys = append(keys, recordKey(c.Ref))
+		more = append(more, c.moreKeys()...)
 		args = append(args, slices.Index(shards, c.Shard)+1, c.Policy, c.Variant, c.Revision, bit(c.Leased),
 			int64(c.Part.Capacity), int64(c.Part.Rate), int64(c.Pool.Capacity), int64(c.Cost), c.Sealed, int64(c.Waits),
-			bit(c.OnLossEmpty), int64(c.Denied))
+			bit(c.OnLossEmpty), int64(c.Denied), c.special(now))
 	}
-	return &call{shards: shards, keys: keys, args: args}
+	return &call{shards: shards, keys: append(keys, more...), args: args}
 }
 
 func bit(b bool) int {
@@ -68,43 +76,92 @@ func bit(b bool) int {
 
 // parseVerdict reads take's reply to r.
 func parseVerdict(reply []any, r Request) (Verdict, error) {
-	const perCharge, perReceipt = 8, 6
-	if first, err := status(reply); err == nil && first == -2 {
-		return Verdict{}, ErrOlderRevision
+	const perCharge, perReceipt = 11, 8
+	if err := stopped(reply); err != nil {
+		return Verdict{}, err
 	}
 	charges := len(r.Charges)
-	receipts := len(reply) == 1+(perCharge+perReceipt)*charges && r.GiveBackFor > 0
+	receipts := r.wantsReceipts() && len(reply) == 1+(perCharge+perReceipt)*charges
 	if len(reply) != 1+perCharge*charges && !receipts {
 		return Verdict{}, errReply
 	}
 	f := fields{reply}
 	v := Verdict{Outcome: Outcome(f.integer()), States: make([]State, charges)}
-	for i := range v.States {
-		v.States[i] = State{
-			Lacking:   f.integer() == 1,
-			Level:     limit.Micro(f.integer()),
-			Left:      limit.Tokens(f.integer()),
-			PoolLevel: limit.Tokens(f.integer()),
-			PoolAge:   limit.Micros(f.integer()),
-			RetryIn:   limit.Micros(f.integer()),
-			Heard:     limit.Micros(f.integer()),
-			Round:     limit.Micros(f.integer()),
-		}
+	for i, c := range r.Charges {
+		v.States[i] = f.state(c)
+		v.Delay = max(v.Delay, v.States[i].Delay)
 	}
 	if receipts {
 		v.Receipts = make([]Receipt, charges)
 	}
 	for i := range v.Receipts {
-		v.Receipts[i] = Receipt{
-			Ref: r.Charges[i].Ref, Epoch: f.text(), Session: uint64(f.integer()), Lease: uint64(f.integer()),
-			FromLease: limit.Tokens(f.integer()), At: limit.Micros(f.integer()), Until: limit.Micros(f.integer()),
-		}
-		v.Receipts[i].FromPart = r.Charges[i].Cost - v.Receipts[i].FromLease
+		v.Receipts[i] = f.receipt(r.Charges[i], v.States[i], r.Holder)
 	}
-	if f.values == nil || v.Outcome < Admitted || v.Outcome > Wait || receipts != (r.GiveBackFor > 0 && v.Outcome == Admitted) {
+	if f.values == nil || v.Outcome < Admitted || v.Outcome > Banned || receipts != (r.wantsReceipts() && v.Outcome == Admitted) {
 		return Verdict{}, errReply
 	}
 	return v, nil
+}
+
+// stopped is why nothing happened, where a charge stopped the take before anything else.
+func stopped(reply []any) error {
+	switch first, err := status(reply); {
+	case err != nil:
+		return err
+	case first == -2:
+		return ErrOlderRevision
+	case first == outsideWindows:
+		return errClock
+	case first == -4:
+		return ErrHolderGone
+	default:
+		return nil
+	}
+}
+
+// wantsReceipts tells whether r, admitted, has receipts.
+func (r Request) wantsReceipts() bool {
+	return r.GiveBackFor > 0 || slices.ContainsFunc(r.Charges, func(c Charge) bool { return c.Algorithm == limit.Concurrency })
+}
+
+func (f *fields) state(c Charge) State {
+	s := State{
+		Lacking:   f.integer() == 1,
+		Level:     limit.Micro(f.integer()),
+		Left:      limit.Tokens(f.integer()),
+		PoolLevel: limit.Tokens(f.integer()),
+		PoolAge:   limit.Micros(f.integer()),
+		RetryIn:   limit.Micros(f.integer()),
+		Heard:     limit.Micros(f.integer()),
+		Round:     limit.Micros(f.integer()),
+		Delay:     limit.Micros(f.integer()),
+		Reset:     limit.Micros(f.integer()),
+		Banned:    limit.Micros(f.integer()),
+	}
+	if c.Algorithm == limit.TokenBucket {
+		s.Remaining = max(0, s.Level.Whole()) + s.Left
+		s.Reset = c.Part.TimeTo(c.Part.Capacity.Micro() - s.Level)
+	} else {
+		s.Remaining, s.Level = limit.Tokens(s.Level), 0
+	}
+	s.RetryIn = max(s.RetryIn, s.Banned)
+	return s
+}
+
+func (f *fields) receipt(c Charge, s State, holder Holder) Receipt {
+	r := Receipt{
+		Ref: c.Ref, Algorithm: c.Algorithm, Epoch: f.text(), Session: uint64(f.integer()), Lease: uint64(f.integer()),
+		FromLease: limit.Tokens(f.integer()), At: limit.Micros(f.integer()), Until: limit.Micros(f.integer()),
+		Window: limit.Micros(f.integer()), Entry: uint64(f.integer()),
+	}
+	r.FromPart = c.Cost - r.FromLease
+	if s.Delay > 0 {
+		r.Turn = r.At + s.Delay
+	}
+	if c.Algorithm == limit.Concurrency {
+		r.Holder = holder
+	}
+	return r
 }
 
 // fields reads a reply of known length, value by value; values is nil after one of another type than expected.
@@ -136,7 +193,7 @@ func (r Request) check() error {
 		return fmt.Errorf("give back for %s; give 0 to 24h", r.GiveBackFor)
 	}
 	for i, c := range r.Charges {
-		if err := c.check(); err != nil {
+		if err := cmpErr(c.check(), c.checkAlgorithm(r.Holder)); err != nil {
 			return fmt.Errorf("policy %q: %w", c.Policy[:min(len(c.Policy), maxName)], err)
 		}
 		for _, other := range r.Charges[:i] {
@@ -145,17 +202,17 @@ func (r Request) check() error {
 			}
 		}
 	}
-	return nil
+	return r.checkKeys()
 }
 
 func (c Charge) check() error {
 	if err := c.Ref.check(); err != nil {
 		return err
 	}
-	if err := checkBudget(c.Part); err != nil {
+	if err := checkBudget(c.Part, c.Algorithm.MaxN()); err != nil {
 		return err
 	}
-	if err := checkBudget(c.Pool); err != nil {
+	if err := checkBudget(c.Pool, limit.MaxTokens); err != nil {
 		return err
 	}
 	switch {
@@ -167,8 +224,8 @@ func (c Charge) check() error {
 		return fmt.Errorf("round %d is none that a take returned", c.Waits)
 	case c.Denied < 0 || c.Denied > limit.MaxTokens:
 		return fmt.Errorf("cost %d denied from memory; give 0 to %d", c.Denied, limit.MaxTokens)
-	case c.Cost < 0 || c.Cost > limit.MaxTokens:
-		return fmt.Errorf("cost %d; give 0 to %d", c.Cost, limit.MaxTokens)
+	case c.Cost < 0 || c.Cost > max(limit.MaxTokens, c.Algorithm.MaxN()):
+		return fmt.Errorf("cost %d; give 0 to %d", c.Cost, max(limit.MaxTokens, c.Algorithm.MaxN()))
 	}
 	return nil
 }
@@ -180,8 +237,8 @@ func (r Ref) check() error {
 	return nil
 }
 
-func checkBudget(b limit.Budget) error {
-	if b.Capacity < 0 || b.Capacity > limit.MaxTokens || b.Rate < 0 || b.Rate > limit.MaxRate {
+func checkBudget(b limit.Budget, most limit.Tokens) error {
+	if b.Capacity < 0 || b.Capacity > most || b.Rate < 0 || b.Rate > limit.MaxRate {
 		return errors.New("capacity or rate out of range (" + b.String() + ")")
 	}
 	return nil

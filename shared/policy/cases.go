@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/annona-gateway/annona/shared/limit"
 )
@@ -32,6 +33,9 @@ type Expectation struct {
 	Variant  map[string]string
 	Key      map[string]string
 	Enforced map[string]bool
+	// Limit is what a policy admits at once, in a window or at the same time; Resets is when its window ends. Both by policy.
+	Limit  map[string]limit.Tokens
+	Resets map[string]time.Time
 }
 
 // MaxCases is how many cases one file may have.
@@ -42,7 +46,7 @@ var (
 	caseRequestFields = []string{
 		"method", "path", "host", "headers", "user", "api_key", "ip", "tier", "claims", "route", "region", "trusted_peer", "at",
 	}
-	expectFields = []string{"policies", "exempt", "status", "cost", "variant", "key", "enforced"}
+	expectFields = []string{"policies", "exempt", "status", "cost", "variant", "key", "enforced", "limit", "resets"}
 )
 
 const (
@@ -172,6 +176,12 @@ func (r *reader) expectation(e *Expectation, n *node) {
 		case "enforced":
 			e.Enforced = map[string]bool{}
 			r.each(field, func(item *node) { e.Enforced[item.name] = r.truth(item) })
+		case "limit":
+			e.Limit = map[string]limit.Tokens{}
+			r.each(field, func(item *node) { e.Limit[item.name], _ = r.amount(item, limit.MaxWindowTokens) })
+		case "resets":
+			e.Resets = map[string]time.Time{}
+			r.each(field, func(item *node) { e.Resets[item.name] = r.instant(item) })
 		}
 	}
 }

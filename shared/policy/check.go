@@ -40,6 +40,7 @@ func Check(d *Document, o CheckOptions) Problems {
 				"policy %s: while Redis is out each gateway admits from its own part of what the region keeps, at most that much beyond the limit", p.Name))
 		}
 		say(p, "", SeverityWarning, o.unknownRegion(p))
+		say(p, "", SeverityNote, o.edges(p))
 		for i := range p.Overrides {
 			say(p, p.Overrides[i].Name(), SeverityWarning, o.ended(p, &p.Overrides[i]))
 		}
@@ -54,6 +55,22 @@ func Check(d *Document, o CheckOptions) Problems {
 		}
 	}
 	return problems.sorted()
+}
+
+// edges notes where one window ends and the next begins, which is when a fixed_window admits its limit twice.
+func (o CheckOptions) edges(p *Policy) *fault {
+	switch {
+	case p.Algorithm != limit.FixedWindow || p.Budget.Capacity == 0:
+		return nil
+	case p.Window.Unit() == limit.Fixed:
+		return faultf("choose sliding_window_counter or sliding_window_log if no more may ever pass in that time",
+			"policy %s: twice its limit may pass within a moment, around the edge of two windows", p.Name)
+	case o.Now.IsZero():
+		return nil
+	}
+	start, next := p.Window.Start(o.Now), p.Window.Next(o.Now)
+	return faultf("change timezone or anchor to move it", "policy %s: the present %s began %s and ends %s, when all of the limit is there again",
+		p.Name, p.Window.Unit(), start.Format(time.RFC3339), next.Format(time.RFC3339))
 }
 
 // ended warns of an override that does nothing any more.

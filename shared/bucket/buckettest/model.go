@@ -347,6 +347,8 @@ func (r *record) keep(now limit.Micros) {
 func (l *line) state(now limit.Micros) bucket.State {
 	r := l.r
 	s := bucket.State{Lacking: l.lacks, Level: l.level, Left: r.view.Left, PoolLevel: r.pool, PoolAge: -1, Heard: -1, Round: r.poolAt + 1}
+	s.Remaining = max(0, l.level.Whole()) + r.view.Left
+	s.Reset = l.Part.TimeTo(l.Part.Capacity.Micro() - l.level)
 	if r.poolAt > 0 {
 		s.PoolAge = max(0, now-r.poolAt)
 	}

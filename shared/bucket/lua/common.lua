@@ -114,12 +114,12 @@ local function set(r, name, value)
 end
 
 -- save writes what was set, in one HSET, and renews the record's life: twice as long as it takes to be full again, debt and
--- the longest delay included, and twice as long as its lease or window (E4). NOTE: 2 * NEVER = 2^53.
+-- so the delay of those who wait included, and twice as long as its lease (E4). NOTE: 2 * NEVER = 2^53.
 local function save(key, r)
   redis.call('HSET', key, unpack(r.writes))
-  local full = min(NEVER, time_to(r.capacity * MICRO - r.level, r.rate) + (r.max_delay or 0))
+  local full = time_to(r.capacity * MICRO - r.level, r.rate)
   local kept = r.keep_until > 0 and r.keep_until - clock() or 0 -- until full by numbers that it had before
-  local life = min(max(LEAST_LIFE, 2 * full, 2 * kept, 2 * r.ttl, 2 * (r.window or 0)), NEVER)
+  local life = min(max(LEAST_LIFE, 2 * full, 2 * kept, 2 * r.ttl), NEVER)
   redis.call('PEXPIRE', key, text(floor(life / 1000) + 1))
 end
 

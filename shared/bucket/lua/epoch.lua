@@ -1,5 +1,5 @@
 -- epoch begins a new epoch of one shard, if the caller saw the one that is there and its tick (compare-and-set; E2, E3).
--- KEYS: the shard's record.
+-- KEYS: the shard's record, its holders.
 -- ARGV: server id, epoch that the caller saw ('' for none), id of the new one, demoted_for (µs), reason, tick that the caller
 --   saw ('' where it does not matter), by how much the caller saw the clock step forth (µs; 0: not, or nobody looked).
 -- Reply: {1}, or {0}: another caller began one before, or wrote a tick.
@@ -45,4 +45,13 @@ for i = 1, #all, 2 do
   end
 end
 redis.call('HSET', KEYS[1], unpack(writes))
+-- Who held slots at the last tick goes on for a whole period: nobody could renew since. Who did not is gone for good.
+local holders = redis.call('ZRANGE', KEYS[2], '0', '-1', 'WITHSCORES')
+for i = 1, #holders, 2 do
+  if v[1] and tick - tonumber(holders[i + 1]) < HOLDER_LASTS then
+    redis.call('ZADD', KEYS[2], text(now), holders[i])
+  else
+    redis.call('ZREM', KEYS[2], holders[i])
+  end
+end
 return {1}

@@ -1,23 +1,28 @@
 -- take charges every charge or none.
--- KEYS: the shards' records (ARGV[2] of them), then one bucket record a charge.
+-- KEYS: the shards' records (ARGV[2] of them), then one bucket record a charge, then in the charges' order what some need more:
+--   a log its entries, slots theirs and the shard's holders, and who may be banned the shard's bans.
 -- ARGV: server id, shards, may wait (0 or 1), wait for (µs), traceparent, for how long the caller may give back (µs; 0: not at
---   all), then 13 a charge: position of its shard in KEYS, policy, variant, revision, leased (0 or 1), capacity and rate of
---   the own part (tokens, µt/s), capacity of the pool (tokens), cost (tokens), sealed identity, round in which the request
---   already waits here (0: it does not), an unknown bucket of scope region starts empty (0 or 1), cost denied from memory since
---   the last take (tokens).
--- Reply: {outcome (1 admitted, 2 denied, 3 wait), then 8 a charge: lacking (0 or 1), level (µt), left (tokens), pool level as
---   last heard (tokens), its age, time until the cost may fit, age of the allocator's last answer (µs; ages -1: never),
---   round}; where it was admitted and may give back, then 6 a charge: epoch, session, lease, tokens of it, instant of the
---   take and until when it may give back (µs);
+--   all), holder of slots (0: none), forced (0 or 1: what there is not is charged as a debt), then 14 a charge: position of its
+--   shard in KEYS, policy, variant, revision, leased (0 or 1), capacity and rate of the own part (tokens, µt/s), capacity of
+--   the pool (tokens), cost (tokens), sealed identity, round in which the request already waits here (0: it does not), an
+--   unknown bucket of scope region starts empty (0 or 1), cost denied from memory since the last take (tokens), and what is
+--   not of a plain token bucket ('': nothing; special).
+-- Reply: {outcome (1 admitted, 2 denied, 3 wait, 4 banned), then 11 a charge: lacking (0 or 1), level (µt; tokens that remain,
+--   where it counts), left (tokens), pool level as last heard (tokens), its age, time until the cost may fit, age of the
+--   allocator's last answer (µs; ages -1: never), round, delay, reset (where it counts) and what is left of a ban (µs)};
+--   where it was admitted and may give back, or holds slots, then 8 a charge: epoch, session, lease, tokens of it, instant of
+--   the take and until when it may give back (µs), window (µs), entry;
 --   or {-1, position of a shard in KEYS, why, its epoch, ...}: nothing happened, these stand in the way;
---   or {-2, charge}: nothing happened, its revision is older than the one that brought the numbers in force.
+--   or {-2, charge}: nothing happened, its revision is older than the one that brought the numbers in force;
+--   or {-3, now (µs)}: nothing happened, a charge's windows are others than the one that the clock is in;
+--   or {-4, charge}: nothing happened, the holder is gone in its shard.
 
-local PER_CHARGE = 13
+local HEAD, PER_CHARGE = 8, 14
 local TELL_EVERY = 50000 -- µs between two announcements of one bucket
 
 -- charge_at reads charge i and its arguments.
 local function charge_at(i)
-  local a = 6 + (i - 1) * PER_CHARGE
+  local a = HEAD + (i - 1) * PER_CHARGE
   return {
     key = KEYS[tonumber(ARGV[2]) + i], position = tonumber(ARGV[a + 1]), policy = ARGV[a + 2], variant = ARGV[a + 3],
     revision = tonumber(ARGV[a + 4]), leased = ARGV[a + 5] == '1', capacity = tonumber(ARGV[a + 6]),
@@ -25,7 +30,9 @@ local function charge_at(i)
     waits = tonumber(ARGV[a + 11]), empty = ARGV[a + 12] == '1', denied = tonumber(ARGV[a + 13]), field = limit_field(ARGV[a + 2], ARGV[a + 3]),
     -- What open and the others find out about it.
     shard = false, limit = false, r = false, level = 0, mark = 0, lease = 0, lacks = false, hopeless = false,
-    terminal = false, told = false,
+    terminal = false, told = false, special = ARGV[a + 14],
+    -- Of special.
+    rule = '', counts = false, ban = false, delay = 0, wait = 0, banned = 0,
   }
 end
 
@@ -53,10 +60,13 @@ local function shards_of(charges, now)
 end
 
 -- differs is true where e is not the numbers that c brings.
-local function differs(e, c) return e.capacity ~= c.capacity or e.rate ~= c.rate or e.leased ~= c.leased end
+local function differs(e, c)
+  return e.capacity ~= c.capacity or e.rate ~= c.rate or e.leased ~= c.leased or e.rule ~= c.rule
+end
 
 -- follow makes c's numbers those in force: the first take that brings others records the change, at this instant (A3). What
--- grows because a region's part grew gains room, never tokens (A2), and so does what changed its scope.
+-- grows because a region's part grew gains room, never tokens (A2), and so does what changed its scope. Another algorithm or
+-- window begins as after a loss.
 local function follow(c, now)
   local shard = c.shard
   local e = shard.limits[c.field]
@@ -67,10 +77,14 @@ local function follow(c, now)
     local longer_at, room = e and e.longer_at or 0, e and e.room or 0
     local count = redis.call('HINCRBY', shard.key, 'changes', 1)
     if e and (c.leased or e.leased) then room = count end
-    if e and (room == count or time_to_full(c) > time_to_full(e)) then longer_at = now end
+    if e and e.rule ~= c.rule then
+      longer_at = c.empty and now or 0
+    elseif e and (room == count or time_to_full(c) > time_to_full(e)) then
+      longer_at = now
+    end
     c.limit = {
       count = count, before = e and e.count or 0, at = now, longer_at = longer_at, room = room, revision = c.revision,
-      capacity = c.capacity, rate = c.rate, leased = c.leased,
+      capacity = c.capacity, rate = c.rate, leased = c.leased, rule = c.rule,
     }
     shard.limits[c.field] = c.limit
   end
@@ -173,6 +187,7 @@ local function open(c, now)
   c.r, c.level, c.mark = r, level, r.mark + took
   local lease = max(0, c.cost - floor(max(level, 0) / MICRO)) -- whole tokens beyond the own part's, rounded up
   c.lease, c.lacks = lease, lease > (c.leased and r.left or 0)
+  if c.lacks and c.delay > 0 then queue(c, now) end
   if c.lacks then
     c.hopeless = not c.leased or c.pool < c.cost
     c.more = already_waits(c) and 0 or c.cost
@@ -213,15 +228,16 @@ local function pay(c, now)
   local r = c.r
   if c.cost == 0 then return end
   if r.open_until > now then rise(c) end
-  set(r, 'level', c.level - (c.cost - c.lease) * MICRO)
+  set(r, 'level', max(-NEVER, c.level - (c.cost - c.lease) * MICRO))
   set(r, 'mark', c.mark)
+  if c.wait > 0 then stand(c, now) end
   if c.lease > 0 then
     set(r, 'left', r.left - c.lease)
     set(r, 'spent', r.spent + c.lease)
     set(r, 'spent_at', now)
     if 2 * r.left < r.filled then tell(c, now) end
   end
-  if ARGV[6] ~= '0' then keep_open(c, now, tonumber(ARGV[6])) end
+  if ARGV[6] ~= '0' then keep_open(c, now, max(tonumber(ARGV[6]), c.wait)) end
 end
 
 -- want registers what c lacks as demand: as waiting, or as denied.
@@ -265,7 +281,7 @@ local function retry_in(c, level, mark, now)
   if need <= 0 or r.left >= c.cost then return 0 end
   local own, pool = NEVER, NEVER
   if level + need <= c.capacity * MICRO then
-    own = min(NEVER, max(0, time_to(need, c.rate) + mark - now))
+    own = min(NEVER, max(0, time_to(need, c.rate) + mark - now - c.delay))
   end
   if c.leased and c.pool >= c.cost then pool = max(0, r.fits_at - now) end
   return min(own, pool)
@@ -285,48 +301,97 @@ local function state(reply, c, paid, now)
   reply[n + 6] = retry_in(c, level, mark, now)
   reply[n + 7] = c.shard.heard_at > 0 and max(0, now - c.shard.heard_at) or -1
   reply[n + 8] = round(r)
+  reply[n + 9], reply[n + 10], reply[n + 11] = paid and c.wait or 0, 0, c.banned
+end
+
+-- counted_state is state where c counts.
+local function counted_state(reply, c, paid, now)
+  local n = #reply
+  local remaining, retry, reset = c.counts.state(c, paid, now)
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = c.lacks and 1 or 0, remaining, 0, 0, -1
+  reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9] = retry, -1, 1, 0
+  reply[n + 10], reply[n + 11] = reset, c.banned
 end
 
 -- receipt appends what a give-back must name of c.
 local function receipt(reply, c, now)
-  local n, v = #reply, {0, 0}
+  local n, v, window, entry, ends = #reply, {0, 0}, 0, 0, now + max(tonumber(ARGV[6]), c.wait)
   if c.lease > 0 then v = redis.call('HMGET', c.key, 'session', 'lease') end
+  if c.counts and c.cost > 0 then window, entry = c.counts.receipt(c) end
+  if c.algorithm == SLOTS then ends = NEVER end
   reply[n + 1], reply[n + 2], reply[n + 3] = c.shard.epoch, tonumber(v[1] or 0), tonumber(v[2] or 0)
-  reply[n + 4], reply[n + 5], reply[n + 6] = c.lease, now, now + tonumber(ARGV[6])
+  reply[n + 4], reply[n + 5], reply[n + 6] = c.lease, now, ends
+  reply[n + 7], reply[n + 8] = window, entry
 end
 
-local now = clock()
-local charges, lacks, terminal = {}, false, false
-for i = 1, #KEYS - tonumber(ARGV[2]) do charges[i] = charge_at(i) end
+-- look opens c; what is forced lacks nothing.
+local function look(c, now, forced)
+  follow(c, now)
+  if c.counts then
+    c.counts.open(c, now)
+    c.terminal = c.lacks
+  else
+    open(c, now)
+  end
+  if c.ban then see_ban(c, now) end
+  if forced then
+    c.lacks, c.terminal, c.banned = false, false, 0
+    c.lease = c.leased and min(c.lease, c.r.left) or 0
+  end
+end
+
+-- charge pays c's cost, or counts that c lacked it.
+local function charge(c, outcome, terminal, now)
+  if outcome == 1 then
+    if not c.counts then pay(c, now) elseif c.cost > 0 then c.counts.pay(c, now) end
+  elseif outcome ~= 4 and c.lacks then
+    if c.leased and (not terminal or c.terminal) then want(c, outcome == 3, now) end
+    if c.ban then deny(c, 1, now) end
+  end
+end
+
+local now, forced = clock(), ARGV[8] == '1'
+local charges, verbs, lacks, terminal, banned, slots = {}, {}, false, false, false, false
+local count = (#ARGV - HEAD) / PER_CHARGE
+local next_key = tonumber(ARGV[2]) + count + 1
+for i = 1, count do
+  local c = charge_at(i)
+  charges[i] = c
+  if c.special ~= '' then
+    next_key = special(c, next_key, verbs)
+    slots = slots or c.algorithm == SLOTS
+  end
+end
 local shards, refused = shards_of(charges, now)
 if refused then return refused end
 for i, c in ipairs(charges) do
   c.shard = shards[c.position]
   local e = c.shard.limits[c.field]
   if e and differs(e, c) and c.revision < e.revision then return {-2, i} end
+  local stop = c.special ~= '' and stops(c, i, now)
+  if stop then return stop end
 end
 for _, c in ipairs(charges) do
-  follow(c, now)
-  open(c, now)
-  lacks, terminal = lacks or c.lacks, terminal or c.terminal
+  look(c, now, forced)
+  lacks, terminal, banned = lacks or c.lacks, terminal or c.terminal, banned or c.banned > 0
 end
 
 local outcome = 1
-if lacks then outcome = (ARGV[3] == '1' and not terminal) and 3 or 2 end
+if banned then
+  outcome = 4
+elseif lacks then
+  outcome = (ARGV[3] == '1' and not terminal) and 3 or 2
+end
 local reply = {outcome}
 for _, c in ipairs(charges) do
-  if not lacks then
-    pay(c, now)
-  elseif c.lacks and c.leased and (not terminal or c.terminal) then
-    want(c, outcome == 3, now)
-  end
-  close(c)
-  state(reply, c, not lacks, now)
+  charge(c, outcome, terminal, now)
+  if c.counts then c.counts.close(c, now) else close(c) end
+  if c.counts then counted_state(reply, c, outcome == 1, now) else state(reply, c, outcome == 1, now) end
 end
 for _, c in ipairs(charges) do -- last, so that an announcement that fails leaves no take half charged
   if c.told then announce('annona:1:demand', c.key, ARGV[5]) end
 end
-if ARGV[6] ~= '0' and not lacks then
+if outcome == 1 and (ARGV[6] ~= '0' or slots) then
   for _, c in ipairs(charges) do receipt(reply, c, now) end
 end
 return reply
