@@ -60,11 +60,12 @@ func (a *Admitter) Check(ctx context.Context, q Query) (Decision, []Judgement, e
 			continue
 		}
 		c := s.claim(m)
+		c.charge.MaxDelay = 0 // nobody here waits for a turn
 		if q.Cost > 0 {
 			c.charge.Cost = q.Cost
 		}
 		switch {
-		case m.Policy.Enforced && !a.shadow.Load():
+		case m.Policy.Enforces(c.charge.Key) && !a.shadow.Load():
 			enforced = append(enforced, &c)
 		case s.unserved[m.Policy]:
 			continue // nobody can say anything about it
@@ -75,6 +76,8 @@ func (a *Admitter) Check(ctx context.Context, q Query) (Decision, []Judgement, e
 		all = append(all, &c)
 	}
 	d := a.judge(ctx, s, q, enforced, shadow)
+	// Nobody says when the request has ended: its slots are free at once, and its cost stands.
+	d.Hold.join(a.hold(shadow)).End(Ended{})
 	if d.Answer == Refused {
 		return d, nil, nil
 	}
@@ -130,6 +133,13 @@ func (a *Admitter) peek(ctx context.Context, s *Snapshot, claims []*claim) error
 	}
 	for i, c := range claims {
 		c.state, c.asked = looks[i].state, true
+		if c.charge.Algorithm != limit.TokenBucket {
+			c.state.Lacking, c.state.RetryIn = c.charge.Cost > c.state.Remaining, 0
+			if c.state.Lacking {
+				c.state.RetryIn = max(c.state.Reset, 1)
+			}
+			continue
+		}
 		need := c.charge.Cost.Micro() - c.remaining()
 		c.state.Lacking, c.state.RetryIn = need > 0, 0
 		switch {

@@ -106,7 +106,23 @@ func (l *local) outage(shard int) uint64 {
 // can tells whether c can be decided here: somebody counted the gateways, and a part of c's budget is not smaller than its cost.
 func (l *local) can(c *claim) bool {
 	n := l.gateways.Load()
-	return n > 0 && c.parts.own.Capacity/limit.Tokens(n) >= c.charge.Cost
+	return n > 0 && c.localBudget(n).Capacity >= c.charge.Cost
+}
+
+// localBudget is one gateway's part of c's budget, of n. What counts by a window becomes a bucket of half the part that refills
+// half of it in a window: in no window it admits more than the part. Slots are the part's, for none is given back by time.
+func (c *claim) localBudget(n int64) limit.Budget {
+	own, gateways := c.parts.own, limit.Tokens(n)
+	switch {
+	case c.charge.Algorithm == limit.TokenBucket:
+		return limit.Budget{Capacity: own.Capacity / gateways, Rate: own.Rate / limit.Rate(n)}
+	case c.charge.Algorithm == limit.Concurrency:
+		return limit.Budget{Capacity: own.Capacity / gateways}
+	default:
+		half := min(own.Capacity/gateways/2, limit.MaxTokens)
+		seconds := (c.charge.Window.Longest() + limit.MicrosPerSecond - 1) / limit.MicrosPerSecond
+		return limit.Budget{Capacity: half, Rate: limit.Rate(half.Micro()) / limit.Rate(seconds)}
+	}
 }
 
 // take charges all claims or none at this gateway's parts, leaves their states, and tells whether it did.
@@ -127,16 +143,20 @@ func (l *local) take(claims []*claim) bool {
 	for i, c := range claims {
 		if fits {
 			parts[i].level -= c.charge.Cost.Micro()
+			if c.charge.Algorithm == limit.Concurrency {
+				c.localSlots = c.charge.Cost
+			}
 		}
 		c.state.Level = parts[i].level
+		c.state.Remaining = max(0, parts[i].level).Whole()
+		c.state.Reset = parts[i].budget.TimeTo(parts[i].budget.Capacity.Micro() - parts[i].level)
 	}
 	return fits
 }
 
 // partLocked returns c's part as it is at now: empty where this is the first request for its key in the outage.
 func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
-	outage, own := l.outage(c.charge.Shard), c.parts.own
-	budget := limit.Budget{Capacity: own.Capacity / limit.Tokens(gateways), Rate: own.Rate / limit.Rate(gateways)}
+	outage, budget := l.outage(c.charge.Shard), c.localBudget(gateways)
 	p, known := l.mu.parts.Get(c.charge.Key)
 	if !known {
 		p = &part{}
@@ -144,6 +164,9 @@ func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
 	}
 	if p.outage != outage {
 		*p = part{outage: outage, budget: budget, mark: now}
+		if c.charge.Algorithm == limit.Concurrency {
+			p.level = budget.Capacity.Micro() // nothing else would ever fill it
+		}
 		return p
 	}
 	// Changed numbers go on from what the smaller of old and new held until now, and never add a token (A2).
@@ -154,6 +177,15 @@ func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
 	p.level, p.budget = min(level, budget.Capacity.Micro()), budget
 	p.mark = p.mark.Add(time.Duration(took) * time.Microsecond)
 	return p
+}
+
+// release gives back the slots of a request that has ended, if their outage has not.
+func (l *local) release(c *claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p, known := l.mu.parts.Peek(c.charge.Key); known && p.outage == l.outages[c.charge.Shard].Load() {
+		p.level = min(p.level+c.localSlots.Micro(), p.budget.Capacity.Micro())
+	}
 }
 
 // decideLocally answers for claims whose store cannot be asked, where no policy among them is closed: the local ones decide,
@@ -176,6 +208,9 @@ func (a *Admitter) decideLocally(ctx context.Context, s *Snapshot, claims []*cla
 			return Decision{}, false
 		}
 		d.Answer = Denied
+	}
+	if d.Answer == Admitted {
+		d.Hold = a.hold(claims)
 	}
 	for _, c := range claims {
 		a.degraded(ctx, DegradedRedis, c)

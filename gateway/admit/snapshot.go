@@ -25,6 +25,9 @@ type Snapshot struct {
 	unserved map[*policy.Policy]bool
 	why      string
 	names    []string
+	// candidates are those of each policy that has some.
+	candidates    map[*policy.Policy][]*policy.Policy
+	hasCandidates bool
 	// costHeaders are those in which trusted peers may say costs.
 	costHeaders []string
 }
@@ -50,6 +53,7 @@ func Compile(document *policy.Document, regions *policy.Regions, region string, 
 	s := &Snapshot{
 		document: document, secret: secret, costHeaders: document.CostHeaders(), shards: policy.DefaultShards, ttl: policy.DefaultTimes().TTL,
 		parts: map[*policy.Policy]map[string]parts{}, counts: map[*policy.Policy]counts{}, unserved: map[*policy.Policy]bool{},
+		candidates: map[*policy.Policy][]*policy.Policy{},
 	}
 	if regions != nil {
 		s.shards, s.ttl = regions.Shards, regions.Times.TTL
@@ -63,6 +67,10 @@ func Compile(document *policy.Document, regions *policy.Regions, region string, 
 		if p.Scope == policy.Global && s.why != "" {
 			s.unserved[p] = true
 			s.names = append(s.names, p.Name)
+		}
+		if current := document.Policy(p.CandidateOf); p.CandidateOf != "" && current != nil {
+			s.candidates[current] = append(s.candidates[current], p)
+			s.hasCandidates = true
 		}
 		s.parts[p] = variants(p, regions, region)
 		s.counts[p] = labels(p.Name, region)
@@ -121,10 +129,15 @@ type claim struct {
 	parts  parts
 	charge bucket.Charge
 
-	asked  bool         // state is that of the last take
-	state  bucket.State // after the last take that had this claim
-	passed bool         // the policy is open and was left out
-	shadow bool         // the policy is only looked at
+	asked bool         // state is that of the last take
+	state bucket.State // after the last take that had this claim
+	// receipt is of the take that charged it, where that may be given back; keeper is whose slots they are, localSlots are those
+	// that this process gave of its own.
+	receipt    bucket.Receipt
+	keeper     *keeper
+	localSlots limit.Tokens
+	passed     bool // the policy is open and was left out
+	shadow     bool // the policy is only looked at
 
 	askedAt, answeredAt time.Time // when the last take was sent, and when its answer was here
 	fills               uint64    // of the key's slot of waiters, when it was sent
@@ -144,5 +157,9 @@ func (s *Snapshot) claim(m policy.Matched) claim {
 		Cost:        m.Cost,
 		Sealed:      s.secret.Seal(m.Display),
 		OnLossEmpty: m.Policy.OnLoss == policy.LossEmpty,
+		Algorithm:   m.Policy.Algorithm,
+		Window:      m.Policy.Window,
+		MaxDelay:    m.Policy.MaxDelay,
+		Ban:         bucket.Ban(m.Policy.Ban),
 	}}
 }

@@ -150,7 +150,7 @@ var refusedAtFirst = map[string]bool{"OOM": true, "MISCONF": true, "READONLY": t
 func uncharged(err error) bool {
 	reply, ok := replyOf(err)
 	if !ok {
-		return unsent(err) || errors.Is(err, bucket.ErrNotRun)
+		return unsent(err) || errors.Is(err, bucket.ErrNotRun) || errors.Is(err, bucket.ErrHolderGone)
 	}
 	return !strings.Contains(reply, "script: ") || refusedAtFirst[codeOf(reply)]
 }
