@@ -32,6 +32,8 @@ type exchange struct {
 	path      string
 	target    *proxy.Target
 	decision  *admit.Decision
+	forwarded bool   // the upstream was asked
+	let       func() // lets go of what watches over the request; nil where nothing does
 	err       error
 
 	failed     int    // the status of a problem, also where the answer has another
@@ -118,6 +120,7 @@ func (g *Gateway) complete(header http.Header, r *http.Request, x *exchange) {
 }
 
 func (g *Gateway) finish(ctx context.Context, span trace.Span, c echo.Context, x *exchange) {
+	x.settle()
 	outcome, route := "none", ""
 	var names []string
 	if x.decision != nil {
@@ -214,11 +217,21 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		if d.Answer != admit.Admitted {
 			return notAdmittedError{&d}
 		}
+		if d.Hold != nil {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			x.let = func() { cancel(nil) }
+			d.Hold.OnLost(func() { cancel(admit.ErrSlotsLost) })
+			c.SetRequest(r.WithContext(ctx))
+			if err := g.turn(ctx, d.Hold); err != nil {
+				return err
+			}
+		}
 		return next(c)
 	}
 }
 
 func (g *Gateway) forward(c echo.Context) error {
 	x := exchangeOf(c)
+	x.forwarded = true
 	return x.target.Serve(x.answer, c.Request(), x.path, x.id)
 }
