@@ -79,9 +79,11 @@ func (f *fakeStore) Close() error               { return nil }
 func (f *fakeStore) GiveBack(context.Context, []bucket.Back) ([]bucket.Credited, error) {
 	return nil, f.ping
 }
-func (f *fakeStore) Correct(context.Context, []bucket.Correction) error              { return f.ping }
-func (f *fakeStore) Hold(context.Context, bucket.Holder, int) error                  { return f.ping }
-func (f *fakeStore) Renew(context.Context, bucket.Holder, int) (gone []int, _ error) { return nil, f.ping }
+func (f *fakeStore) Correct(context.Context, []bucket.Correction) error { return f.ping }
+func (f *fakeStore) Hold(context.Context, bucket.Holder, int) error     { return f.ping }
+func (f *fakeStore) Renew(context.Context, bucket.Holder, int) (gone []int, _ error) {
+	return nil, f.ping
+}
 
 func (f *fakeStore) Blocks(context.Context) ([]bucket.Block, error) {
 	f.mu.Lock()
