@@ -132,6 +132,26 @@ func TestCase18_ADailyQuotaResetsOnceAtTheZonesMidnight(t *testing.T) {
 	}
 }
 
+// TestMonthsBeginOnTheirAnchor: in every zone a month begins on its day, 12 times a year, at the day's first instant.
+func TestMonthsBeginOnTheirAnchor(t *testing.T) {
+	for _, name := range []string{"Europe/Rome", "America/New_York", "Asia/Kolkata", "Pacific/Apia", "Australia/Lord_Howe"} {
+		in := zone(t, name)
+		for anchor := 1; anchor <= MaxAnchor; anchor++ {
+			w := calendar(t, Month, in, anchor)
+			begun := 0
+			for at := w.Next(time.Date(2026, 12, 31, 12, 0, 0, 0, in)); at.In(in).Year() < 2029; at = w.Next(at) {
+				if local := at.In(in); local.Day() != anchor || local.Hour()+local.Minute()+local.Second() != 0 || !Days(in).Start(at).Equal(at) {
+					t.Errorf("%s, anchor %d: a month begins %s", name, anchor, local)
+				}
+				begun++
+			}
+			if begun != 24 {
+				t.Errorf("%s, anchor %d: %d months begin in two years, want 24", name, anchor, begun)
+			}
+		}
+	}
+}
+
 // zones have had every oddity that there is: dates skipped and put twice, clocks put back over midnight, half hours.
 var zones = []string{
 	"UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Pacific/Apia", "Australia/Lord_Howe", "America/St_Johns", "America/Havana",

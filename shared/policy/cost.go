@@ -77,13 +77,15 @@ func (c *Cost) said(values []string) (limit.Tokens, error) {
 	return cost, nil
 }
 
-// CostHeaders returns the canonical names of all headers in which trusted peers may say costs, sorted: those of anyone else
-// must not reach an upstream.
+// CostHeaders returns the canonical names of all headers in which trusted peers may say costs, or upstreams actual ones, sorted:
+// those of anyone else must not reach an upstream, which may believe them, or send them back as its own.
 func (d *Document) CostHeaders() []string {
 	var names []string
 	for _, p := range d.Policies {
-		if p.Cost.Header != "" {
-			names = append(names, p.Cost.Header)
+		for _, name := range []string{p.Cost.Header, p.Cost.Actual} {
+			if name != "" {
+				names = append(names, name)
+			}
 		}
 	}
 	slices.Sort(names)

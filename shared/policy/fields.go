@@ -58,7 +58,9 @@ func (r *reader) policy(d *Document, n *node) (*Policy, *node) {
 	}
 	if n := p.found["algorithm"]; n != nil {
 		var ok bool
-		p.Algorithm, ok = limit.ParseAlgorithm(n.text)
+		if p.Algorithm, ok = limit.ParseAlgorithm(n.text); !ok {
+			p.Algorithm, ok = limit.ParseAlgorithm(nearest(n.text, algorithmNames())) // which was probably meant
+		}
 		p.nonsense = !ok
 	}
 	r.required(p)
@@ -67,9 +69,11 @@ func (r *reader) policy(d *Document, n *node) (*Policy, *node) {
 			r.policyField(p, name, field)
 		}
 	}
-	r.numbers(d, p)
-	r.affordable(p)
-	r.idleDelay(p)
+	if !p.nonsense {
+		r.numbers(d, p)
+		r.affordable(p)
+		r.idleDelay(p)
+	}
 	r.idleBan(p)
 	r.regionOnly(p)
 	r.consistent(p)

@@ -199,9 +199,10 @@ func TestParseRefusesWhatGoesWithLimits(t *testing.T) {
 		"candidate of nobody":         {candidate("candidate_of: nobody"), "15:19", "there is no policy nobody", "of this document"},
 		"candidate misspelt":          {strings.ReplaceAll(candidate("candidate_of: api-usr"), "name: p", "name: api-user"), "15:19", "there is no policy api-usr", "did you mean api-user?"},
 		"candidate of itself":         {candidate("candidate_of: q"), "15:19", "a candidate of itself", "may replace"},
-		"candidate of a candidate":    {candidate("candidate_of: p") + strings.Replace(strings.TrimPrefix(policyWith("candidate_of: q"), "schema: 1\npolicies:\n"), "name: p", "name: r", 1), "22:19", "q is a candidate itself", "candidate_of: p"},
-		"candidate that is enforced":  {candidate("candidate_of: p\n    enforce: 10%"), "16:14", "a candidate only reports", "once the candidate is to deny"},
+		"candidate of a candidate":    {candidate("candidate_of: p\n    burst: 5") + strings.Replace(strings.TrimPrefix(policyWith("burst: 6\n    candidate_of: q"), "schema: 1\npolicies:\n"), "name: p", "name: r", 1), "24:19", "q is a candidate itself", "candidate_of: p"},
+		"candidate that is enforced":  {candidate("candidate_of: p\n    enforce: 10%\n    burst: 5"), "16:14", "a candidate only reports", "once the candidate is to deny"},
 		"candidate of no name":        {candidate("candidate_of: A B"), "15:19", "has the character", "1 to 64"},
+		"algorithm meant, its tiers":  {quota("1h", "algorithm: fixed_windw", "tiers: {a: {limit: 1}}"), "7:16", "algorithm cannot be fixed_windw", "did you mean fixed_window?"},
 		"unknown algorithm, all else": {regional("algorithm: leaky_bucket", "limit: 1", "window: 1h"), "7:16", "algorithm cannot be leaky_bucket", "token_bucket, fixed_window, sliding_window_log, sliding_window_counter or concurrency"},
 	} {
 		t.Run(name, func(t *testing.T) { want.check(t); want.alone(t) })
@@ -220,8 +221,9 @@ func TestParseWarnsOfLimits(t *testing.T) {
 		quota("1h") + "  - {name: q, key: [user], algorithm: fixed_window, limit: 2000000, window: 60m, scope: region, on_failure: closed}\n":                                        "10:12: warning: the policy never denies: p, on line 3, counts the same and allows no more; remove it, or raise the other's limit",
 		quota("1h") + "  - {name: q, key: [user], algorithm: fixed_window, limit: 2000000, window: 61m, scope: region, on_failure: closed}\n":                                        "",
 		quota("1h") + "  - {name: q, key: [user], algorithm: fixed_window, limit: 2000000, window: 1h, scope: region, on_failure: closed, ban: {denials: 1, within: 1m, for: 1m}}\n": "",
-		candidate("candidate_of: p"):                  "",
-		candidate("candidate_of: p\n    enforce: 0%"): "",
+		candidate("candidate_of: p"):               "15:19: warning: the candidate decides as p does; change what the candidate is to try",
+		candidate("candidate_of: p\n    burst: 5"): "", candidate("candidate_of: p\n    burst: 5\n    enforce: 0%"): "",
+		candidate("candidate_of: p\n    overrides: [{key: {user: a}, rate: 1/s}]"): "",
 	} {
 		lines := slices.DeleteFunc(strings.Split(said(t, source, CheckOptions{}), "\n"), func(line string) bool { return strings.Contains(line, ": note: ") })
 		if got := strings.Join(lines, "\n"); got != want {
@@ -343,6 +345,10 @@ func TestActualCost(t *testing.T) {
 		if cost != row.cost || said != row.said || (err != nil) != row.wrong || (err != nil && !errors.Is(err, ErrActual)) {
 			t.Errorf("%s: ActualCost(%q) = %d, %t, %v", name, row.values, cost, said, err)
 		}
+	}
+	costs := mustParse(t, quota("1h", "cost: {header: X-Cost, max: 9, actual: X-Actual-Cost}")).CostHeaders()
+	if !slices.Equal(costs, []string{"X-Actual-Cost", "X-Cost"}) {
+		t.Errorf("a client may send %v to upstreams, want none of both", costs)
 	}
 	if !p.Cost.Refunds(503) || p.Cost.Refunds(500) || (&Cost{}).Refunds(502) {
 		t.Error("Refunds is not what the document says")

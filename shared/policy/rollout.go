@@ -2,6 +2,8 @@ package policy
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -25,10 +27,19 @@ func (r *reader) candidates(d *Document) {
 		case current.CandidateOf != "":
 			r.refuse(n, faultf("write candidate_of: "+current.CandidateOf, "the policy %s is a candidate itself", current.Name))
 		}
+		if current != nil && current != p.Policy && current.decidesAs(p.Policy) {
+			r.warn(n, faultf("change what the candidate is to try", "the candidate decides as %s does", current.Name))
+		}
 		if enforce := p.found["enforce"]; enforce != nil && enforce.text != "0%" {
 			r.refuse(enforce, faultf("remove it, or candidate_of once the candidate is to deny", "a candidate only reports"))
 		}
 	}
+}
+
+// decidesAs tells whether p and other count the same requests alike, with the same numbers.
+func (p *Policy) decidesAs(other *Policy) bool {
+	return p.counts() == other.counts() && p.Budget == other.Budget && maps.Equal(p.Tiers, other.Tiers) &&
+		slices.EqualFunc(p.Overrides, other.Overrides, func(a, b Override) bool { return a.Name() == b.Name() && a.Budget == b.Budget })
 }
 
 func (d *Document) names() []string {

@@ -1,4 +1,4 @@
--- Put before take: bans of a bucket's key, kept in its record. A ban ends by the store's clock, and after a step of that never
+-- Bans of a bucket's key, kept in its record. A ban ends by the store's clock, and after a step of that never
 -- later than its whole time from then.
 
 local MOST_BANS = 1000 -- that a shard lists: MaxBans

@@ -4,8 +4,8 @@
 
 local MICRO = 1000000
 local NEVER = 4503599627370496 -- 2^52: limit.Never
-local TICK_LASTS = 2 * MICRO -- how far past the last tick the clock is trusted (E2)
-local LEAST_LIFE = 60 * MICRO -- how long a bucket's record lives at least (E4)
+local TICK_LASTS = 2000000 -- µs: how far past the last tick the clock is trusted (E2)
+local LEAST_LIFE = 60000000 -- µs: how long a bucket's record lives at least (E4)
 local floor, max, min = math.floor, math.max, math.min
 
 -- text writes an integer without an exponent.
@@ -47,7 +47,8 @@ end
 local function refill(level, elapsed, full, rate)
   if elapsed <= 0 then return level, 0 end
   if level >= full then return level, elapsed end
-  if elapsed >= time_to(full - level, rate) then return full, elapsed end
+  local to_full = time_to(full - level, rate)
+  if elapsed >= to_full and to_full < NEVER then return full, elapsed end
   -- NOTE: elapsed is clamped to the time to full, so each of the first two products is at most full - level <= 2 * 10^15;
   -- the third is below 10^12.
   local credit = elapsed * floor(rate / MICRO)

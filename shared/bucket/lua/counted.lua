@@ -1,10 +1,14 @@
--- Put before the scripts that know the algorithms that count what was admitted and do not fill: fixed_window,
--- sliding_window_log, sliding_window_counter and concurrency, all of scope region. Each has its own file, whose functions are
--- made only by a script that meets a bucket of it: a take of token buckets alone does not pay for them. Counts are whole tokens.
+-- Put before what knows the algorithms that count what was admitted and do not fill: fixed_window, sliding_window_log,
+-- sliding_window_counter and concurrency, all of scope region. Each has its own file, whose functions are made only where a
+-- bucket of it is met. Counts are whole tokens.
 
-local FIXED_WINDOW, LOG, COUNTER, SLOTS = 1, 2, 3, 4 -- limit.Algorithm
+-- limit.Algorithm:
+local FIXED_WINDOW = 1
+local LOG = 2
+local COUNTER = 3
+local SLOTS = 4
 local MOST_USED = 40000000000000 -- 4 * 10^13: what a count stops at; no limit is above 10^12
-local HOLDER_LASTS = 10 * MICRO -- how long a holder's slots are held after its last renewal (B8)
+local HOLDER_LASTS = 10000000 -- µs: how long a holder's slots are held after its last renewal (B8)
 local MOST_AT_ONCE = 64 -- entries that one call cleans up, of each kind
 
 -- load_counted reads the fields of c's record that are numbers. r.fresh is true where there is none, or one of another rule

@@ -46,19 +46,19 @@ local function to_part(r, back, now)
 end
 
 -- to_count credits back tokens where they were counted, and returns how many.
-local function to_count(algorithm)
-  return verbs_of(algorithm).back({
+local function to_count(algorithm, now)
+  return more()(algorithm).back({
     key = KEYS[2], entries = KEYS[3], epoch = ARGV[2], window = tonumber(ARGV[12]), entry = tonumber(ARGV[13]),
     holder = tonumber(ARGV[14]), tokens = tonumber(ARGV[8]), taken = tonumber(ARGV[9]),
-  }, clock())
+  }, now)
 end
 
 local now, algorithm = clock(), tonumber(ARGV[11])
 local shard, why, epoch = shard_record(KEYS[1], ARGV[1], now)
 if not shard then return refuse(1, why, epoch) end
-if algorithm == SLOTS then return {1, 0, 0, to_count(algorithm)} end -- in whatever epoch: its holder may live on
+if algorithm == 4 then return {1, 0, 0, to_count(algorithm, now)} end -- slots, in whatever epoch: the holder may live on
 if shard.epoch ~= ARGV[2] or now < tonumber(ARGV[6]) or now >= tonumber(ARGV[7]) then return {1, 0, 0, 0} end
-if algorithm > 0 then return {1, 0, 0, to_count(algorithm)} end
+if algorithm > 0 then return {1, 0, 0, to_count(algorithm, now)} end
 local r = load(KEYS[2])
 if r.epoch ~= shard.epoch or r.open_until <= now then return {1, 0, 0, 0} end
 load_lease(KEYS[2], r)

@@ -2,7 +2,7 @@
 -- an entry: the numbers in force, the policy document's revision that brought them, and which change of the shard's that was,
 -- when.
 
-local KEEP_ENTRY = 3600 * MICRO -- how exactly an entry knows its last take, and how long it is kept at least after that
+local KEEP_ENTRY = 3600000000 -- µs: how exactly an entry knows its last take, and how long it is kept at least after that
 
 -- limit_field names an entry; the length keeps policies and variants apart whatever they are called.
 local function limit_field(policy, variant) return 'limit:' .. #policy .. ':' .. policy .. ':' .. variant end

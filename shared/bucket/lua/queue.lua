@@ -1,4 +1,4 @@
--- Put before take: a token bucket with a longest delay is a queue. Who finds it empty takes it below, and waits for the turn at
+-- A token bucket with a longest delay is a queue. Who finds it empty takes it below, and waits for the turn at
 -- which the refill has brought that.
 
 -- queue lets c's cost wait for its turn: for when a bucket that is taken below empty will have it.

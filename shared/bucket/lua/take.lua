@@ -17,7 +17,8 @@
 --   or {-3, now (µs)}: nothing happened, a charge's windows are others than the one that the clock is in;
 --   or {-4, charge}: nothing happened, the holder is gone in its shard.
 
-local HEAD, PER_CHARGE = 8, 14
+local HEAD = 8
+local PER_CHARGE = 14
 local TELL_EVERY = 50000 -- µs between two announcements of one bucket
 
 -- charge_at reads charge i and its arguments.
@@ -31,8 +32,8 @@ local function charge_at(i)
     -- What open and the others find out about it.
     shard = false, limit = false, r = false, level = 0, mark = 0, lease = 0, lacks = false, hopeless = false,
     terminal = false, told = false, special = ARGV[a + 14],
-    -- Of special.
-    rule = '', counts = false, ban = false, delay = 0, wait = 0, banned = 0,
+    -- Of special; counts, slots, ban and delay are there only with extra.
+    extra = false, rule = '', wait = 0, banned = 0,
   }
 end
 
@@ -187,7 +188,7 @@ local function open(c, now)
   c.r, c.level, c.mark = r, level, r.mark + took
   local lease = max(0, c.cost - floor(max(level, 0) / MICRO)) -- whole tokens beyond the own part's, rounded up
   c.lease, c.lacks = lease, lease > (c.leased and r.left or 0)
-  if c.lacks and c.delay > 0 then queue(c, now) end
+  if c.lacks and c.extra then c.extra.queue(c, now) end
   if c.lacks then
     c.hopeless = not c.leased or c.pool < c.cost
     c.more = already_waits(c) and 0 or c.cost
@@ -230,7 +231,7 @@ local function pay(c, now)
   if r.open_until > now then rise(c) end
   set(r, 'level', max(-NEVER, c.level - (c.cost - c.lease) * MICRO))
   set(r, 'mark', c.mark)
-  if c.wait > 0 then stand(c, now) end
+  if c.wait > 0 then c.extra.stand(c, now) end
   if c.lease > 0 then
     set(r, 'left', r.left - c.lease)
     set(r, 'spent', r.spent + c.lease)
@@ -281,7 +282,7 @@ local function retry_in(c, level, mark, now)
   if need <= 0 or r.left >= c.cost then return 0 end
   local own, pool = NEVER, NEVER
   if level + need <= c.capacity * MICRO then
-    own = min(NEVER, max(0, time_to(need, c.rate) + mark - now - c.delay))
+    own = min(NEVER, max(0, time_to(need, c.rate) + mark - now - (c.delay or 0)))
   end
   if c.leased and c.pool >= c.cost then pool = max(0, r.fits_at - now) end
   return min(own, pool)
@@ -304,21 +305,12 @@ local function state(reply, c, paid, now)
   reply[n + 9], reply[n + 10], reply[n + 11] = paid and c.wait or 0, 0, c.banned
 end
 
--- counted_state is state where c counts.
-local function counted_state(reply, c, paid, now)
-  local n = #reply
-  local remaining, retry, reset = c.counts.state(c, paid, now)
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = c.lacks and 1 or 0, remaining, 0, 0, -1
-  reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9] = retry, -1, 1, 0
-  reply[n + 10], reply[n + 11] = reset, c.banned
-end
-
 -- receipt appends what a give-back must name of c.
 local function receipt(reply, c, now)
   local n, v, window, entry, ends = #reply, {0, 0}, 0, 0, now + max(tonumber(ARGV[6]), c.wait)
   if c.lease > 0 then v = redis.call('HMGET', c.key, 'session', 'lease') end
   if c.counts and c.cost > 0 then window, entry = c.counts.receipt(c) end
-  if c.algorithm == SLOTS then ends = NEVER end
+  if c.slots then ends = NEVER end
   reply[n + 1], reply[n + 2], reply[n + 3] = c.shard.epoch, tonumber(v[1] or 0), tonumber(v[2] or 0)
   reply[n + 4], reply[n + 5], reply[n + 6] = c.lease, now, ends
   reply[n + 7], reply[n + 8] = window, entry
@@ -333,7 +325,7 @@ local function look(c, now, forced)
   else
     open(c, now)
   end
-  if c.ban then see_ban(c, now) end
+  if c.ban then c.extra.see_ban(c, now) end
   if forced then
     c.lacks, c.terminal, c.banned = false, false, 0
     c.lease = c.leased and min(c.lease, c.r.left) or 0
@@ -346,20 +338,21 @@ local function charge(c, outcome, terminal, now)
     if not c.counts then pay(c, now) elseif c.cost > 0 then c.counts.pay(c, now) end
   elseif outcome ~= 4 and c.lacks then
     if c.leased and (not terminal or c.terminal) then want(c, outcome == 3, now) end
-    if c.ban then deny(c, 1, now) end
+    if c.ban then c.extra.deny(c, 1, now) end
   end
 end
 
 local now, forced = clock(), ARGV[8] == '1'
-local charges, verbs, lacks, terminal, banned, slots = {}, {}, false, false, false, false
+local charges, extra, lacks, terminal, banned, slots = {}, false, false, false, false, false
 local count = (#ARGV - HEAD) / PER_CHARGE
 local next_key = tonumber(ARGV[2]) + count + 1
 for i = 1, count do
   local c = charge_at(i)
   charges[i] = c
   if c.special ~= '' then
-    next_key = special(c, next_key, verbs)
-    slots = slots or c.algorithm == SLOTS
+    extra = extra or more()
+    next_key = extra.special(c, next_key, extra)
+    slots = slots or c.slots
   end
 end
 local shards, refused = shards_of(charges, now)
@@ -368,7 +361,7 @@ for i, c in ipairs(charges) do
   c.shard = shards[c.position]
   local e = c.shard.limits[c.field]
   if e and differs(e, c) and c.revision < e.revision then return {-2, i} end
-  local stop = c.special ~= '' and stops(c, i, now)
+  local stop = c.extra and extra.stops(c, i, now)
   if stop then return stop end
 end
 for _, c in ipairs(charges) do
@@ -385,8 +378,13 @@ end
 local reply = {outcome}
 for _, c in ipairs(charges) do
   charge(c, outcome, terminal, now)
-  if c.counts then c.counts.close(c, now) else close(c) end
-  if c.counts then counted_state(reply, c, outcome == 1, now) else state(reply, c, outcome == 1, now) end
+  if c.counts then
+    c.counts.close(c, now)
+    extra.state(reply, c, outcome == 1, now)
+  else
+    close(c)
+    state(reply, c, outcome == 1, now)
+  end
 end
 for _, c in ipairs(charges) do -- last, so that an announcement that fails leaves no take half charged
   if c.told then announce('annona:1:demand', c.key, ARGV[5]) end

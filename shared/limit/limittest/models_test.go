@@ -71,28 +71,6 @@ func TestGolden_TheEstimate(t *testing.T) {
 	}
 }
 
-// TestWindowEdgeAttack sends as much as is admitted one second before a window's edge and one second after it. ALGORITHMS.md of
-// the policy document shows these numbers.
-func TestWindowEdgeAttack(t *testing.T) {
-	const edge = 100 * minute
-	budget := limit.Budget{Capacity: 100, Rate: 100 * limit.MicroPerToken / 60}
-	for sent, want := range map[int]map[string][2]int{
-		60:  {"fixed_window": {60, 60}, "sliding_window_log": {60, 40}, "sliding_window_counter": {60, 41}, "token_bucket": {60, 43}},
-		100: {"fixed_window": {100, 100}, "sliding_window_log": {100, 0}, "sliding_window_counter": {100, 1}, "token_bucket": {100, 3}},
-	} {
-		for name, l := range map[string]limiter{
-			"fixed_window":           &FixedWindow{N: 100, Window: minutes(t)},
-			"sliding_window_log":     &Log{N: 100, Length: minute},
-			"sliding_window_counter": &Counter{N: 100, Length: minute},
-			"token_bucket":           &Bucket{Budget: budget},
-		} {
-			if got := [2]int{bunch(l, edge-second, sent), bunch(l, edge+second, sent)}; got != want[name] {
-				t.Errorf("%d + %d around the edge: %s admits %d, want %d", sent, sent, name, got, want[name])
-			}
-		}
-	}
-}
-
 // TestLog_AnEntryExactlyAWindowOldIsOut, and one a microsecond younger is not.
 func TestLog_AnEntryExactlyAWindowOldIsOut(t *testing.T) {
 	for at, want := range map[limit.Micros]bool{minute - 1: false, minute: true} {

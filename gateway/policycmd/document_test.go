@@ -1,0 +1,39 @@
+package policycmd
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestTheDocumentsExamplesAreGood: every example in DOCUMENT.md passes `annona policy check --strict`, and the cases there pass
+// with the example before them.
+func TestTheDocumentsExamplesAreGood(t *testing.T) {
+	page, err := os.ReadFile("../../shared/policy/DOCUMENT.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents, cases, last := 0, 0, ""
+	for i, block := range strings.Split(string(page), "```") {
+		kind, text, _ := strings.Cut(block, "\n")
+		switch {
+		case i%2 == 0: // between two examples
+		case kind == "yaml cases":
+			cases++
+			if out, code := try(t, last, text); code != 0 {
+				t.Errorf("annona policy test prints\n%sof\n%s", out, text)
+			}
+		case kind == "yaml":
+			documents++
+			last = text
+			if out, code, err := run(t, text, "check", "--strict", "FILE"); code != 0 || err != nil {
+				t.Errorf("annona policy check --strict prints\n%s%v of\n%s", out, err, text)
+			}
+		default:
+			t.Errorf("an example of %q, which nobody tries", kind)
+		}
+	}
+	if documents < 4 || cases < 1 {
+		t.Errorf("%d documents and %d files of cases were found: the page is read wrongly", documents, cases)
+	}
+}
