@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -37,7 +38,7 @@ func runDemo(ports []string) error {
 		return err
 	}
 	d, err := demo.Open(ctx, demo.Options{
-		Policies: demo.DefaultPolicies, Data: os.Getenv(demoPorts + "_DATA"), OneWay: 20 * time.Millisecond,
+		Data: os.Getenv(demoPorts + "_DATA"), OneWay: 20 * time.Millisecond,
 		Token: demoToken, Places: placesAt(ports),
 	}, tel)
 	if err != nil {
@@ -57,11 +58,11 @@ func placesAt(ports []string) demo.Places {
 }
 
 // startDemo starts a demo process on dir and waits until it is ready.
-func startDemo(t *testing.T, dir string, ports []string) *exec.Cmd {
+func startDemo(t *testing.T, dir string, ports []string, log ...io.Writer) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
 	cmd.Env = append(os.Environ(), demoPorts+"="+strings.Join(ports, ","), demoPorts+"_DATA="+dir)
-	cmd.Stderr = t.Output()
+	cmd.Stderr = io.MultiWriter(append(log, t.Output())...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +110,54 @@ func TestPromise1WholeDemoKilledAndRestarted(t *testing.T) {
 	}
 	if ok := oracle.Count(answers, http.StatusOK); ok < 6 {
 		t.Errorf("%d admitted, want the 6 of the burst", ok)
+	}
+}
+
+// Policies that were changed stay over a restart, and nobody is told of a difference to a document that nobody gave.
+func TestDemoKeepsItsPolicies(t *testing.T) {
+	dir, ports := t.TempDir(), freePorts(t, 7)
+	url := "http://127.0.0.1:" + ports[0] + "/admin/v1/policies"
+	call := func(method, match, body string) (tag, text string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Authorization": {"Bearer " + demoToken}, "Content-Type": {"application/yaml"}}
+		if match != "" {
+			req.Header.Set("If-Match", match)
+		}
+		resp, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		answer, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s, %v: %s", method, resp.Status, err, answer)
+		}
+		return resp.Header.Get("ETag"), string(answer)
+	}
+	process := startDemo(t, dir, ports)
+	tag, before := call(http.MethodGet, "", "")
+	if before != string(demo.DefaultPolicies) {
+		t.Errorf("a first start has %q, want the built-in document", before)
+	}
+	after := before + "# changed\n"
+	call(http.MethodPut, tag, after)
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait()
+	var log strings.Builder
+	process = startDemo(t, dir, ports, &log)
+	if _, got := call(http.MethodGet, "", ""); got != after {
+		t.Errorf("after a restart: %q, want what was put", got)
+	}
+	_ = process.Process.Signal(syscall.SIGTERM)
+	_ = process.Wait()
+	if strings.Contains(log.String(), "differ") {
+		t.Errorf("the demo tells of a difference:\n%s", log.String())
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +36,7 @@ func read(file string) (Config, error) {
 	return cfg, err
 }
 
-func serve(ctx context.Context, file string) (err error) {
+func serve(ctx context.Context, file string) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // from the beginning: one that comes early must not kill
 	defer signal.Stop(hangup)
@@ -49,26 +48,19 @@ func serve(ctx context.Context, file string) (err error) {
 	if err = cfg.Validate(); err != nil {
 		return fmt.Errorf("%w:\n%w", config.ErrUsage, err)
 	}
-	tel, err := telemetry.Start(ctx, cfg.Telemetry)
-	if err != nil {
-		return fmt.Errorf("%w: telemetry: %w", config.ErrUsage, err)
-	}
-	defer func() {
-		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		err = errors.Join(err, tel.Shutdown(flush))
-	}()
-	g, err := Open(ctx, cfg, tel)
-	if err != nil {
-		return err
-	}
-	stop := make(chan struct{})
-	var group sync.WaitGroup
-	group.Go(func() { g.reloadOn(ctx, hangup, stop) })
-	err = g.Run(ctx)
-	close(stop)
-	group.Wait()
-	return errors.Join(err, g.Close())
+	return telemetry.During(ctx, cfg.Telemetry, func(tel *telemetry.Telemetry) error {
+		g, err := Open(ctx, cfg, tel)
+		if err != nil {
+			return err
+		}
+		stop := make(chan struct{})
+		var group sync.WaitGroup
+		group.Go(func() { g.reloadOn(ctx, hangup, stop) })
+		err = g.Run(ctx)
+		close(stop)
+		group.Wait()
+		return errors.Join(err, g.Close())
+	})
 }
 
 // reloadOn reloads at every hangup until stop is closed.

@@ -123,9 +123,9 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 
 func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
 	g := &Gateway{
-		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient, inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1),
-		blocksChanged: make(chan struct{}, 1),
-		admitter:      admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel, Settler: s}),
+		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
+		inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1), blocksChanged: make(chan struct{}, 1),
+		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel, Settler: s}),
 	}
 	if cfg.patience != nil {
 		g.patience = *cfg.patience

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/annona-gateway/annona/shared/bucket"
 	"github.com/annona-gateway/annona/shared/bucket/buckettest"
 )
@@ -89,23 +87,28 @@ func TestCase05_RedisThatRefuses(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		says        string
-		refuse, end func(*testing.T, *redis.Client)
+		refuse, end func(do func(...any))
 	}{
 		"out of memory": {"OOM", redisDoes("CONFIG", "SET", "maxmemory", "1"), redisDoes("CONFIG", "SET", "maxmemory", "0")},
 		"no permission": {
 			"NOPERM", redisDoes("ACL", "SETUSER", "default", "-evalsha", "-eval"),
 			redisDoes("ACL", "SETUSER", "default", "resetkeys", "resetchannels", "~annona:1:*", "&annona:1:*", "+@all", "-@dangerous", "+info"),
 		},
-		"another type": {"WRONGTYPE", func(t *testing.T, c *redis.Client) {
-			t.Helper()
+		"another type": {"WRONGTYPE", func(do func(...any)) {
 			for shard := range 32 {
-				redisDoes("SET", fmt.Sprintf("annona:1:{s%02d}:shard", shard), "x")(t, c)
+				do("SET", fmt.Sprintf("annona:1:{s%02d}:shard", shard), "x")
 			}
 		}, redisDoes("FLUSHALL")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := buckettest.StartRedis(t)
+			do := func(command ...any) {
+				t.Helper()
+				if err := server.Client().Do(t.Context(), command...).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
 			store, err := bucket.Open(bucket.Config{Addrs: []string{server.Addr}, Timeout: time.Second})
 			if err != nil {
 				t.Fatal(err)
@@ -117,7 +120,7 @@ func TestCase05_RedisThatRefuses(t *testing.T) {
 				return err == nil && len(list) == 1 && status("/local") == http.StatusOK
 			})
 			g.admitter.SetGateways(1) // what the loop reads a moment later
-			row.refuse(t, server.Client())
+			row.refuse(do)
 			want := map[string]int{"/open": http.StatusOK, "/closed": http.StatusServiceUnavailable, "/local": http.StatusTooManyRequests}
 			for path, status := range want {
 				a := g.get(t, path, "X-API-Key", "key-alice")
@@ -132,7 +135,7 @@ func TestCase05_RedisThatRefuses(t *testing.T) {
 			if log := g.log.String(); strings.Count(log, `"reason":"`+row.says+`"`) != 1 || !strings.Contains(log, `"remedy":"`) {
 				t.Errorf("log %s\nwant one warning with a remedy", log)
 			}
-			row.end(t, server.Client())
+			row.end(do)
 			for path := range want {
 				eventually(t, path+" is asked again", func() bool {
 					a := g.get(t, path, "X-API-Key", "key-alice")
@@ -143,11 +146,5 @@ func TestCase05_RedisThatRefuses(t *testing.T) {
 	}
 }
 
-func redisDoes(command ...any) func(*testing.T, *redis.Client) {
-	return func(t *testing.T, c *redis.Client) {
-		t.Helper()
-		if err := c.Do(t.Context(), command...).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
+// redisDoes is one command.
+func redisDoes(command ...any) func(do func(...any)) { return func(do func(...any)) { do(command...) } }

@@ -230,8 +230,15 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// forward carries the request, in a span of its own: what an upstream takes is not the gateway's time.
 func (g *Gateway) forward(c echo.Context) error {
-	x := exchangeOf(c)
+	x, r := exchangeOf(c), c.Request()
 	x.forwarded = true
-	return x.target.Serve(x.answer, c.Request(), x.path, x.id)
+	ctx, span := g.telemetry.Tracer.Start(r.Context(), "upstream", trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End()
+	err := x.target.Serve(x.answer, r.WithContext(ctx), x.path, x.id)
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	return err
 }

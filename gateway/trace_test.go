@@ -59,3 +59,28 @@ func TestOneTrace(t *testing.T) {
 		}
 	}
 }
+
+// What the upstream takes is a span of its own, and it is that one's id that the upstream is told.
+func TestUpstreamHasASpan(t *testing.T) {
+	exporter := tracetest.NewInMemoryExporter()
+	cfg := testConfig(t, perUser, upstream(t).URL)
+	cfg.Telemetry.Exporter = exporter
+	g := run(t, cfg, &fakeStore{take: admitAll})
+	parent := g.get(t, "/", "X-API-Key", "key-alice").echoed(t).Header.Get("Traceparent")
+	eventually(t, "the request's span has ended", func() bool {
+		if err := g.telemetry.Provider.ForceFlush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var request, forwarded tracetest.SpanStub
+		for _, span := range exporter.GetSpans() {
+			switch span.Name {
+			case "request":
+				request = span
+			case "upstream":
+				forwarded = span
+			}
+		}
+		return request.SpanContext.IsValid() && forwarded.Parent.SpanID() == request.SpanContext.SpanID() &&
+			strings.Contains(parent, forwarded.SpanContext.SpanID().String())
+	})
+}

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -21,7 +20,7 @@ const maxOneWay = 400 * time.Millisecond
 
 // Command is `annona demo`.
 func Command() *cobra.Command {
-	o := Options{Policies: DefaultPolicies, Places: DefaultPlaces()}
+	o := Options{Places: DefaultPlaces()}
 	var policies, logs string
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -72,7 +71,7 @@ func (o *Options) complete(policies string) (err error) {
 	return nil
 }
 
-func run(cmd *cobra.Command, o Options, logs string) (err error) {
+func run(cmd *cobra.Command, o Options, logs string) error {
 	ctx := cmd.Context()
 	o.Telemetry.Role = "demo"
 	if o.Telemetry.OTLP != "" {
@@ -87,19 +86,12 @@ func run(cmd *cobra.Command, o Options, logs string) (err error) {
 		defer file.Close()
 		o.Telemetry.Log = file
 	}
-	tel, err := telemetry.Start(ctx, o.Telemetry)
-	if err != nil {
-		return fmt.Errorf("%w: %w", config.ErrUsage, err)
-	}
-	defer func() {
-		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		err = errors.Join(err, tel.Shutdown(flush))
-	}()
-	d, err := Open(ctx, o, tel)
-	if err != nil {
-		return err
-	}
-	d.Print(cmd.OutOrStdout())
-	return errors.Join(d.Run(ctx), d.Close())
+	return telemetry.During(ctx, o.Telemetry, func(tel *telemetry.Telemetry) error {
+		d, err := Open(ctx, o, tel)
+		if err != nil {
+			return err
+		}
+		d.Print(cmd.OutOrStdout())
+		return errors.Join(d.Run(ctx), d.Close())
+	})
 }

@@ -34,7 +34,7 @@ var DefaultPolicies []byte
 
 // Options shape a demo.
 type Options struct {
-	// Policies is the policy document of the first start.
+	// Policies is the policy document of the first start; nil: DefaultPolicies.
 	Policies []byte
 	// Upstream is where requests go; "" is a sample inside the process.
 	Upstream string
@@ -189,7 +189,9 @@ func (d *Demo) openAllocator(ctx context.Context) (err error) {
 	cfg.NATS.URLs = []string{d.nats.ClientURL()}
 	cfg.Init = d.data.fresh
 	cfg.Secret = d.data.secret
-	cfg.Policies = d.options.Policies
+	if cfg.Policies = d.options.Policies; cfg.Policies == nil && !exists(d.data.mark()) {
+		cfg.Policies = DefaultPolicies // afterwards what is stored stands, and nobody gave anything that differs from it
+	}
 	cfg.Credentials = []admin.Credential{admin.NewCredential("demo", admin.Operator, d.options.Token)}
 	cfg.AlsoReady = d.Ready
 	for _, place := range d.options.Places.Regions {

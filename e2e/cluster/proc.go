@@ -74,6 +74,28 @@ func (p *Proc) end(signal syscall.Signal) {
 	p.cmd = nil
 }
 
+// Signal sends a signal to the running process.
+func (p *Proc) Signal(signal syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return fmt.Errorf("%s does not run", p.name)
+	}
+	return p.cmd.Process.Signal(signal)
+}
+
+// Ended tells whether the process has ended, by itself or not.
+func (p *Proc) Ended() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.done:
+		return true
+	default:
+		return p.cmd == nil
+	}
+}
+
 // Restart kills the process and starts it again.
 func (p *Proc) Restart() error {
 	p.Kill()

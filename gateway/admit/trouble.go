@@ -26,11 +26,14 @@ const (
 // The reasons that no reply of the server names.
 const (
 	reasonSilent = "silent" // no connection, or no answer in time; the breaker tells the log
+	reasonNotRun = "not_run"
 	reasonOther  = "other"
 )
 
-// remedies are the codes of Redis' error replies that an operator can do something about.
+// remedies are for the codes of Redis' error replies that an operator can do something about, and for what is no reply.
 var remedies = map[string]string{
+	reasonNotRun:  "it mends itself within seconds; if it stays, look for writes that Redis refuses and for clocks that step",
+	reasonOther:   "see Redis' own log, and that it is Redis 7.0, Valkey 8 or later",
 	"OOM":         "raise maxmemory, or give Redis less to hold; keep maxmemory-policy noeviction",
 	"MISCONF":     "Redis cannot save its data and refuses writes; see its log and its disk",
 	"READONLY":    "this server is a replica; name the master in redis.addrs",
@@ -80,11 +83,7 @@ func (t *trouble) note(ctx context.Context, err error) {
 	if len(text) > maxTrouble {
 		text = text[:maxTrouble]
 	}
-	remedy, known := remedies[reason]
-	if !known {
-		remedy = "see Redis' own log, and that it is Redis 7.0, Valkey 8 or later"
-	}
-	now := time.Now()
+	now, remedy := time.Now(), remedies[reason]
 	t.mu.Lock()
 	if last, told := t.mu.told[reason]; told && now.Sub(last) < troubleTold {
 		reason = ""
@@ -110,7 +109,7 @@ func (a *Admitter) Trouble() string {
 	return t.mu.last
 }
 
-// reasonOf is err as a label: the code of an error reply that is known here, or one of two words.
+// reasonOf is err as a label: the code of an error reply that is known here, or one of three words.
 func reasonOf(err error) string {
 	if reply, ok := replyOf(err); ok {
 		if code := codeOf(reply); remedies[code] != "" {
@@ -118,7 +117,10 @@ func reasonOf(err error) string {
 		}
 		return reasonOther
 	}
-	if unsent(err) || silent(err) {
+	switch {
+	case errors.Is(err, bucket.ErrNotRun):
+		return reasonNotRun
+	case unsent(err), silent(err):
 		return reasonSilent
 	}
 	return reasonOther
