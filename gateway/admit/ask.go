@@ -116,7 +116,7 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 	for i, c := range claims {
 		request.Charges[i] = c.charge
 		request.GiveBackFor = max(request.GiveBackFor, c.giveBackFor())
-		slotted = slotted || c.charge.Algorithm == limit.Concurrency && c.charge.Cost > 0
+		slotted = slotted || c.charge.Algorithm == limit.Concurrency
 		c.fills = a.waiters.fills(c.charge.Key)
 	}
 	start := time.Now()

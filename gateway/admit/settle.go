@@ -120,6 +120,11 @@ func (s *settler) apply(ctx context.Context, corrections []bucket.Correction) {
 		return
 	}
 	s.count(ctx, "settled", len(corrections))
+	for _, c := range corrections {
+		if c.Actual < c.Charge.Cost { // what was denied here for want of it may fit now
+			s.admitter.memory.filled(c.Charge.Key)
+		}
+	}
 }
 
 // release gives slots back, again every second while the store cannot be asked.
