@@ -313,7 +313,7 @@ func (g *Gateway) refuseCheck(w http.ResponseWriter, r *http.Request, err error)
 	case http.StatusUnauthorized:
 		header.Set("WWW-Authenticate", `Bearer realm="annona check"`)
 	case http.StatusServiceUnavailable:
-		g.telemetry.Log.WarnContext(r.Context(), "a check could not be answered", "error", err)
+		g.unanswered.Do(func() { g.telemetry.Log.WarnContext(r.Context(), "a check could not be answered", "error", err) })
 		p.Type, p.Title, p.Detail = typeCapacity, "Temporarily reduced capacity", errCouldNotCheck.Error()
 		p.RetryAfter = g.fields.Load().retryAfter(limit.MicrosPerSecond)
 	}

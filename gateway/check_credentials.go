@@ -34,8 +34,8 @@ type CheckConfig struct {
 // maxCheckCredentials bounds the work of checking one token, which is compared with every credential.
 const maxCheckCredentials = 1000
 
-// wrongToldEvery is how often wrong tokens are logged at most.
-const wrongToldEvery = 10 * time.Second
+// toldEvery is how often what every call may meet is logged at most.
+const toldEvery = 10 * time.Second
 
 // checkCredential is a bearer token, known by its SHA-256 only.
 type checkCredential struct {
@@ -112,7 +112,7 @@ func openCheckers(cfg CheckConfig, tel *telemetry.Telemetry) (*checkers, error) 
 		return nil, fmt.Errorf("%w: check.credentials in %s:\n%w", config.ErrUsage, cfg.Credentials, err)
 	}
 	c := &checkers{
-		file: cfg.Credentials, log: tel, failures: identity.NewFailures(), told: rate.Sometimes{Interval: wrongToldEvery},
+		file: cfg.Credentials, log: tel, failures: identity.NewFailures(), told: rate.Sometimes{Interval: toldEvery},
 	}
 	c.mu.read = source
 	c.list.Store(&list)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/annona-gateway/annona/gateway/identity"
+	"github.com/annona-gateway/annona/shared/bucket"
 )
 
 // Whoever guesses tokens of the check API is stopped after 50 a minute, whichever path it asks; who was right lately goes on, and
@@ -44,5 +45,20 @@ func TestCheckStopsGuessing(t *testing.T) {
 	}
 	if log := g.log.String(); strings.Count(log, "a wrong credential at the check API") != 1 || strings.Contains(log, "guess-") {
 		t.Errorf("log: %s\nwant it told once, without token", log)
+	}
+}
+
+// An outage is not told of at each check.
+func TestUnansweredChecksAreToldOnce(t *testing.T) {
+	g := run(t, testConfig(t, perUser, upstream(t).URL), &fakeStore{take: func(bucket.Request) (bucket.Verdict, error) {
+		return bucket.Verdict{}, bucket.ErrCouldNotAsk
+	}})
+	for range 20 {
+		if a := g.post(t, "/v1/check", `{"identity": {"user": "alice"}}`); a.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("%d %s, want 503", a.StatusCode, a.body)
+		}
+	}
+	if n := strings.Count(g.log.String(), "a check could not be answered"); n != 1 {
+		t.Errorf("told %d times, want once", n)
 	}
 }

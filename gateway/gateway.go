@@ -20,6 +20,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/time/rate"
 
 	"github.com/annona-gateway/annona/gateway/admit"
 	"github.com/annona-gateway/annona/gateway/identity"
@@ -73,9 +74,11 @@ type Gateway struct {
 	secret    *limit.Secret
 	fields    atomic.Pointer[fields]
 	checkers  *checkers
-	origins   origins
-	id        string // names this process among the region's gateways
-	patience  patience
+	// unanswered is the log's of checks that could not be answered: all of them, while Redis is out.
+	unanswered rate.Sometimes
+	origins    origins
+	id         string // names this process among the region's gateways
+	patience   patience
 
 	// reloads read things again that can change while the gateway runs. Each is all or nothing: on an error what was in use stays.
 	reloads     []func() error
@@ -125,7 +128,8 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 	g := &Gateway{
 		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
 		inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1), blocksChanged: make(chan struct{}, 1),
-		admitter: admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel, Settler: s}),
+		unanswered: rate.Sometimes{Interval: toldEvery},
+		admitter:   admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel, Settler: s}),
 	}
 	if cfg.patience != nil {
 		g.patience = *cfg.patience
@@ -241,6 +245,9 @@ func (g *Gateway) Ready(ctx context.Context) []telemetry.Check {
 	budgets := telemetry.Check{Name: "regions", OK: true}
 	if s := g.admitter.Snapshot(); s != nil {
 		policies.OK, policies.Detail = true, fmt.Sprintf("revision %d", s.Revision())
+		if s.Revision() == 0 {
+			policies.Detail = "the file that policies names; the region's Redis has none"
+		}
 		if names, why := s.Unserved(); len(names) > 0 {
 			budgets.OK, budgets.Detail = false, fmt.Sprintf("global policies cannot be asked about: %s: %v", why, names)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/time/rate"
 
 	"github.com/annona-gateway/annona/shared/bucket"
 	"github.com/annona-gateway/annona/shared/policy"
@@ -59,13 +60,14 @@ type Admitter struct {
 	settler   *settler
 	rollouts  rollouts
 	trouble   *trouble
+	many      rate.Sometimes // the log, of requests that too many policies match
 }
 
 // New returns an Admitter that refuses everything until it is given a snapshot.
 func New(taker Taker, options Options) *Admitter {
 	a := &Admitter{
 		taker: newBreaker(taker, options.Telemetry.Log), options: options,
-		local: newLocal(), memory: newMemory(), trouble: newTrouble(options),
+		local: newLocal(), memory: newMemory(), trouble: newTrouble(options), many: rate.Sometimes{Interval: troubleTold},
 	}
 	a.keepers.admitter = a
 	a.settler = newSettler(a)
@@ -153,7 +155,9 @@ func (a *Admitter) decide(ctx context.Context, s *Snapshot, r *policy.Request, l
 	case err != nil:
 		return Decision{}, err
 	case len(matched) > policy.MaxMatches:
-		a.options.Telemetry.Log.ErrorContext(ctx, ErrManyMatches.Error(), "matches", len(matched), "route", r.Route)
+		a.many.Do(func() {
+			a.options.Telemetry.Log.ErrorContext(ctx, ErrManyMatches.Error(), "matches", len(matched), "route", r.Route)
+		})
 		return Decision{Answer: Refused, Cause: ErrManyMatches}, nil
 	}
 	var enforced, shadow, candidates []*claim
