@@ -30,7 +30,8 @@ type BannedKey struct {
 // shard those that end last come first. next is where to go on; 0: that was all.
 func (s *Store) Bans(ctx context.Context, shards, from, most int) (list []BannedKey, next int, err error) {
 	if shards < 1 || shards > MaxShards || from < 0 || from >= shards || most < 1 {
-		return nil, 0, couldNotAsk("bans", fmt.Errorf("%d bans of %d shards from %d; give at least 1, 1 to %d, and one of them", most, shards, from, MaxShards))
+		return nil, 0, couldNotAsk("bans", fmt.Errorf("%d bans of %d shards from %d; give at least 1, 1 to %d, and one of them",
+			most, shards, from, MaxShards))
 	}
 	for shard := from; shard < shards; shard++ {
 		if len(list) >= most {

@@ -38,23 +38,28 @@ func (s *Store) outside(reply []any) bool {
 	return true
 }
 
+// plain is true of a token bucket without delay and ban.
+func (c Charge) plain() bool {
+	return c.Algorithm == limit.TokenBucket && c.MaxDelay == 0 && c.Ban == (Ban{})
+}
+
 // special is what lua/special.lua reads; "" for a plain token bucket. A fixed window comes with the one before and the one
 // after, so that clocks may differ by as much.
 func (c Charge) special(now time.Time) string {
-	if c.Algorithm == limit.TokenBucket && c.MaxDelay == 0 && c.Ban == (Ban{}) {
+	if c.plain() {
 		return ""
 	}
-	numbers := [10]int64{0: int64(c.Algorithm), 1: c.MaxDelay.Microseconds()}
+	var before, start, next, after int64
 	if c.Algorithm == limit.FixedWindow {
-		start, next := c.Window.Start(now), c.Window.Next(now)
-		before := c.Window.Start(start.Add(-time.Microsecond))
-		for i, bound := range []time.Time{before, start, next, c.Window.Next(next)} {
-			numbers[2+i] = bound.UnixMicro()
-		}
+		at, end := c.Window.Start(now), c.Window.Next(now)
+		before, start = c.Window.Start(at.Add(-time.Microsecond)).UnixMicro(), at.UnixMicro()
+		next, after = end.UnixMicro(), c.Window.Next(end).UnixMicro()
 	}
-	numbers[6], numbers[7], numbers[8], numbers[9] = int64(c.Ban.Denials), c.Ban.Within.Microseconds(), c.Ban.For.Microseconds(), int64(c.Denials)
 	text := make([]byte, 0, 128)
-	for _, n := range numbers {
+	for _, n := range []int64{
+		int64(c.Algorithm), c.MaxDelay.Microseconds(), before, start, next, after,
+		int64(c.Ban.Denials), c.Ban.Within.Microseconds(), c.Ban.For.Microseconds(), int64(c.Denials),
+	} {
 		text = append(strconv.AppendInt(text, n, 10), ' ')
 	}
 	return string(append(text, c.rule()...))
@@ -63,10 +68,10 @@ func (c Charge) special(now time.Time) string {
 // rule names what a record counts: where it is another, the record begins as after a loss. It begins with the time after
 // which a record that nobody writes is as one that is not there, in µs.
 func (c Charge) rule() string {
-	switch {
-	case c.Algorithm == limit.TokenBucket:
+	switch c.Algorithm {
+	case limit.TokenBucket:
 		return ""
-	case c.Algorithm == limit.Concurrency:
+	case limit.Concurrency:
 		return strconv.FormatInt(HolderLasts.Microseconds(), 10) + " " + c.Algorithm.String()
 	default:
 		return strconv.FormatInt(int64(c.Window.Longest()), 10) + " " + c.Algorithm.String() + " " + c.Window.String()
@@ -107,7 +112,7 @@ func (c Charge) checkAlgorithm(holder Holder) error {
 	switch {
 	case c.Algorithm > limit.Concurrency:
 		return fmt.Errorf("algorithm %d; give one of limit.Algorithms", c.Algorithm)
-	case c.Leased && (counts || c.MaxDelay != 0 || c.Ban != (Ban{})):
+	case c.Leased && !c.plain():
 		return fmt.Errorf("%s with a pool, a delay or a ban: only a plain token bucket is of scope global", c.Algorithm)
 	case counts && (c.Part.Rate != 0 || c.MaxDelay != 0):
 		return fmt.Errorf("%s has neither rate nor delay", c.Algorithm)

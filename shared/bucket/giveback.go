@@ -13,10 +13,14 @@ import (
 // surely fits. After an error nobody knows what was credited: whoever gave back because of a denial must then refuse and not
 // deny, and may not give the same receipt back again.
 func (s *Store) GiveBack(ctx context.Context, backs []Back) ([]Credited, error) {
+	script := giveBackScript
 	calls := make([]*call, len(backs))
 	for i, b := range backs {
 		if err := b.check(); err != nil {
 			return nil, couldNotAsk("giveback", err)
+		}
+		if b.Algorithm != limit.TokenBucket {
+			script = giveAnyScript
 		}
 		calls[i] = &call{
 			shards: []int{b.Shard}, keys: []string{shardKey(b.Shard), recordKey(b.Ref), entriesKey(b.Ref)},
@@ -27,7 +31,7 @@ func (s *Store) GiveBack(ctx context.Context, backs []Back) ([]Credited, error) 
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	credited := make([]Credited, len(backs))
-	err := s.each(ctx, giveBackScript, calls, func(i int, reply []any) error {
+	err := s.each(ctx, script, calls, func(i int, reply []any) error {
 		const values = 4
 		f := fields{reply}
 		if len(reply) != values || f.integer() != 1 {

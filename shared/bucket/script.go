@@ -24,8 +24,9 @@ type script struct {
 
 func loadScript(name string, needs ...string) *script { return loadWith(name, needs, nil) }
 
-// loadWith loads a verb that seldom needs more. A script makes all its functions anew in every call, which is a third of a
-// take's time; so these are within a function, more, that makes them where it is called and returns what the last file does.
+// loadWith loads a verb that may need more. A script makes all its functions anew in every call, which is a third of a take's
+// time, and an embedded server reads all of its text anew; so what only some calls need is within a function, more, that makes
+// those where it is called and returns what the last file does, and calls that surely do not need it use the script without.
 func loadWith(name string, needs, more []string) *script {
 	var source strings.Builder
 	for _, part := range append([]string{"common"}, needs...) {
@@ -69,14 +70,16 @@ var counted = []string{"counted", "window", "log", "slots"}
 
 // The verbs.
 var (
-	takeScript      = loadWith("take", []string{"limits"}, slices.Concat(counted, []string{"verbs", "queue", "ban", "special"}))
+	takeScript      = loadScript("take", "limits") // of plain token buckets only
+	takeAnyScript   = loadWith("take", []string{"limits"}, slices.Concat(counted, []string{"verbs", "queue", "ban", "special"}))
 	viewScript      = loadScript("view")
 	askScript       = loadScript("ask")
 	fillScript      = loadScript("fill")
 	epochScript     = loadScript("epoch", "limits", "counted")
 	clockScript     = loadScript("clock")
 	tickScript      = loadScript("tick", "limits")
-	giveBackScript  = loadWith("giveback", []string{"limits"}, slices.Concat(counted, []string{"verbs", "give"}))
+	giveBackScript  = loadScript("giveback", "limits") // to token buckets only
+	giveAnyScript   = loadWith("giveback", []string{"limits"}, slices.Concat(counted, []string{"verbs", "give"}))
 	dueScript       = loadScript("due")
 	scheduleScript  = loadScript("schedule")
 	setMirrorScript = loadScript("setmirror")

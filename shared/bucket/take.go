@@ -25,9 +25,13 @@ func (s *Store) Take(ctx context.Context, r Request) (Verdict, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	script := takeScript
+	if slices.ContainsFunc(r.Charges, func(c Charge) bool { return !c.plain() }) {
+		script = takeAnyScript
+	}
 	for attempt := 1; ; attempt++ {
 		c := takeCall(r, s.now())
-		if err := s.run(ctx, takeScript, c); err != nil {
+		if err := s.run(ctx, script, c); err != nil {
 			return Verdict{}, err
 		}
 		if s.outside(c.reply) && attempt < attempts {

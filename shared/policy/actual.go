@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,21 +8,19 @@ import (
 	"github.com/annona-gateway/annona/shared/limit"
 )
 
-// ErrActual is returned by ActualCost for what is no cost: the request keeps the one that it was charged.
-var ErrActual = errors.New("the upstream's header that says the actual cost must be one whole number, 0 or more")
-
 // ActualCost reads what an upstream says that a request did cost: the values of p.Cost.Actual in its header, or in its trailer.
-// None is no correction. A cost above any limit of p's algorithm is none that it could count.
+// None is no correction, and neither is what is no cost: the request keeps the one that it was charged, and the error is for the
+// log. A cost above any limit of p's algorithm is none that it could count.
 func (p *Policy) ActualCost(values []string) (cost limit.Tokens, said bool, err error) {
 	switch {
 	case len(values) == 0:
 		return 0, false, nil
 	case len(values) > 1:
-		return 0, false, fmt.Errorf("%w: policy %s: %s stands %d times", ErrActual, p.Name, p.Cost.Actual, len(values))
+		return 0, false, fmt.Errorf("policy %s: the upstream's %s stands %d times; have it say the actual cost once", p.Name, p.Cost.Actual, len(values))
 	}
 	cost, f := parseAmount(values[0], p.Algorithm.MaxN())
 	if f != nil {
-		return 0, false, fmt.Errorf("%w: policy %s: %s: %s", ErrActual, p.Name, p.Cost.Actual, f.message)
+		return 0, false, fmt.Errorf("policy %s: the upstream's %s is no cost: %s; %s", p.Name, p.Cost.Actual, f.message, f.remedy)
 	}
 	return cost, true, nil
 }

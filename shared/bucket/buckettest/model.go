@@ -361,7 +361,9 @@ func (l *line) state(now limit.Micros) bucket.State {
 	}
 	s.RetryIn = limit.Never
 	if l.level+need <= l.Part.Capacity.Micro() {
-		s.RetryIn = min(limit.Never, max(0, l.Part.TimeTo(need)+l.mark-now))
+		if s.RetryIn = l.Part.TimeTo(need); s.RetryIn < limit.Never {
+			s.RetryIn = max(0, s.RetryIn+l.mark-now)
+		}
 	}
 	if l.Leased && l.Pool.Capacity >= l.Cost {
 		s.RetryIn = min(s.RetryIn, max(0, r.fitsAt-now))

@@ -86,7 +86,9 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 			f.bound()
 		}
 	}
-	maps.Copy(scenarios, schedules)
+	for _, more := range []map[string]func(*fixture){schedules, limits, windowScenarios, slotScenarios, queueScenarios, banScenarios} {
+		maps.Copy(scenarios, more)
+	}
 	for name, scenario := range scenarios {
 		t.Run(name, func(t *testing.T) { scenario(newFixture(t, open(t))) })
 	}
@@ -100,6 +102,7 @@ type fixture struct {
 	at  time.Time // of a settable clock
 	// still ends the ticks of a store whose clock runs by itself.
 	still atomic.Bool
+	held  bucket.Holder // of slots
 }
 
 func newFixture(t *testing.T, h Harness) *fixture {

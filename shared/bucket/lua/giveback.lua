@@ -30,18 +30,20 @@ local function to_part(r, back, now)
   if not e or e.count ~= r.changes then return 0 end -- other numbers are in force (A3)
   local full = r.capacity * MICRO
   local level, took = refill(r.level, now - r.mark, full, r.rate)
-  local top = max(tonumber(v[1] or 0), level)
-  local n = max(0, min(back, full - top))
-  local turn, last, holes = tonumber(ARGV[10]), tonumber(v[3] or 0), tonumber(v[5] or 0)
-  if turn > now and last > turn + 1 then
+  local top, turn, last = max(tonumber(v[1] or 0), level), tonumber(ARGV[10]), tonumber(v[3] or 0)
+  local n, holes = max(0, min(back, full - top)), last > now and tonumber(v[5]) or 0
+  if turn > now then n = min(back, full) end -- it was below empty all the time since
+  if last > max(turn + 1, now) then
     n = max(0, min(n, full - tonumber(v[4]) - holes))
-    set(r, 'holes', holes + n)
+    holes = holes + n
+    set(r, 'holes', holes)
   elseif turn > now and holes == 0 then
-    set(r, 'turn', last - max(0, time_to(n, r.rate) - 1)) -- now the one before is the last
+    local exact = n <= 9000000000 and n * MICRO % r.rate == 0
+    set(r, 'turn', turn - time_to(n, r.rate) + (exact and 0 or 1)) -- now the one before is the last, a microsecond late at most
   end
   set(r, 'level', level + n)
   set(r, 'mark', r.mark + took)
-  set(r, 'top', top + n)
+  set(r, 'top', turn > now and max(top, holes + n) or top + n)
   return n
 end
 

@@ -107,8 +107,8 @@ local function log_verbs()
   end
 
   -- state returns remaining, retry_in and reset.
-  function verbs.state(c, paid)
-    return max(0, c.capacity - c.used), paid and 0 or fits_in(c, c.capacity - c.cost), fits_in(c, 0)
+  function verbs.state(c)
+    return max(0, c.capacity - c.used), fits_in(c, c.capacity - c.cost), fits_in(c, 0)
   end
 
   -- receipt returns no window, and the entry.

@@ -1,10 +1,20 @@
 -- A token bucket with a longest delay is a queue. Who finds it empty takes it below, and waits for the turn at
 -- which the refill has brought that.
 
+-- lowest is the level that c's bucket may be taken to: what the refill brings in the longest delay, below 0.
+-- NOTE: where that is less than 2^52, so is each product.
+local function lowest(c)
+  if c.delay >= time_to(NEVER, c.rate) then return -NEVER end
+  return -(c.delay * floor(c.rate / MICRO) + floor(c.delay / MICRO) * (c.rate % MICRO)
+    + floor((c.delay % MICRO) * (c.rate % MICRO) / MICRO))
+end
+
 -- queue lets c's cost wait for its turn: for when a bucket that is taken below empty will have it.
 local function queue(c, now)
-  local wait = max(0, time_to(c.cost * MICRO - c.level, c.rate) + c.mark - now)
-  if c.cost <= c.capacity and wait <= c.delay then c.wait, c.lacks, c.lease = wait, false, 0 end
+  c.least = lowest(c)
+  local after = c.level - c.cost * MICRO
+  if c.cost > c.capacity or after < c.least then return end
+  c.wait, c.lacks, c.lease = max(0, time_to(-after, c.rate) + c.mark - now), false, 0
 end
 
 -- stand notes a place in the queue (E5): the last one's turn, and the largest cost that waits. Where one that others stand

@@ -53,10 +53,8 @@ local function slots_verbs()
   end
 
   -- state returns remaining, retry_in and reset: nobody knows when a slot is given back.
-  function verbs.state(c, paid)
-    local retry = 0
-    if not paid and c.lacks then retry = c.cost > c.capacity and NEVER or c.lost end
-    return max(0, c.capacity - c.used), retry, c.lost
+  function verbs.state(c)
+    return max(0, c.capacity - c.used), c.cost > c.capacity and NEVER or c.lost, c.lost
   end
 
   -- receipt returns no window, and the slot.

@@ -30,9 +30,9 @@ local function stops(c, i, now)
 end
 
 -- counted_state is state where c counts.
-local function counted_state(reply, c, paid, now)
+local function counted_state(reply, c, now)
   local n = #reply
-  local remaining, retry, reset = c.counts.state(c, paid, now)
+  local remaining, retry, reset = c.counts.state(c, now)
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = c.lacks and 1 or 0, remaining, 0, 0, -1
   reply[n + 6], reply[n + 7], reply[n + 8], reply[n + 9] = retry, -1, 1, 0
   reply[n + 10], reply[n + 11] = reset, c.banned

@@ -282,7 +282,8 @@ local function retry_in(c, level, mark, now)
   if need <= 0 or r.left >= c.cost then return 0 end
   local own, pool = NEVER, NEVER
   if level + need <= c.capacity * MICRO then
-    own = min(NEVER, max(0, time_to(need, c.rate) + mark - now - (c.delay or 0)))
+    own = time_to(need + (c.least or 0), c.rate)
+    if own < NEVER then own = max(0, own + mark - now) end
   end
   if c.leased and c.pool >= c.cost then pool = max(0, r.fits_at - now) end
   return min(own, pool)
@@ -380,7 +381,7 @@ for _, c in ipairs(charges) do
   charge(c, outcome, terminal, now)
   if c.counts then
     c.counts.close(c, now)
-    extra.state(reply, c, outcome == 1, now)
+    extra.state(reply, c, now)
   else
     close(c)
     state(reply, c, outcome == 1, now)

@@ -75,8 +75,8 @@ local function window_verbs()
   function verbs.close(c, now) close_counted(c, now, 2 * c.span) end
 
   -- state returns remaining, retry_in and reset.
-  function verbs.state(c, paid, now)
-    return max(0, c.capacity - c.used), paid and 0 or fits_in(c, c.capacity - c.cost, now), fits_in(c, 0, now)
+  function verbs.state(c, now)
+    return max(0, c.capacity - c.used), fits_in(c, c.capacity - c.cost, now), fits_in(c, 0, now)
   end
 
   -- receipt returns the window that was charged, and no entry.

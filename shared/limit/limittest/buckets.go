@@ -19,41 +19,45 @@ type place struct {
 	cost limit.Micro
 }
 
-// Take asks for cost at an instant; the first finds a full bucket. A clock that goes back stands still.
+// Take asks for cost at an instant; the first finds a full bucket. A clock that goes back before an admission stands still there.
 func (b *Bucket) Take(at limit.Micros, cost limit.Tokens) Answer {
-	b.refill(at)
-	at = max(at, b.mark)
-	after := b.level - cost.Micro()
+	level, mark := b.refilled(at)
+	now := max(at, mark)
 	least := -brings(b.Budget, b.MaxDelay)
+	after := level - cost.Micro()
 	a := Answer{Admitted: cost == 0 || cost <= b.Budget.Capacity && after >= least}
 	switch {
 	case a.Admitted && cost > 0:
-		b.level, a.Delay = after, max(0, b.mark+b.Budget.TimeTo(-after)-at)
-		b.places = append(b.places, place{at + a.Delay, cost.Micro()})
-	case cost > b.Budget.Capacity || b.Budget.Rate == 0:
+		if after < 0 {
+			a.Delay = max(0, mark+b.Budget.TimeTo(-after)-at)
+		}
+		b.begun, b.level, b.mark = true, after, mark
+		b.places = append(b.places, place{max(now, at+a.Delay), cost.Micro()})
+		level = after
+	case cost > b.Budget.Capacity || b.Budget.Rate == 0 && !a.Admitted:
 		a.RetryIn = limit.Never
 	case !a.Admitted:
-		a.RetryIn = b.mark + b.Budget.TimeTo(least-after) - at
+		a.RetryIn = mark + b.Budget.TimeTo(least-after) - at
 	}
-	a.Remaining = max(0, b.level.Whole())
-	a.Reset = b.Budget.TimeTo(b.Budget.Capacity.Micro() - b.level)
+	a.Remaining = max(0, level.Whole())
+	a.Reset = b.Budget.TimeTo(b.Budget.Capacity.Micro() - level)
 	return a
 }
 
-func (b *Bucket) refill(at limit.Micros) {
+// refilled returns what the bucket holds, and until when that is reckoned.
+func (b *Bucket) refilled(at limit.Micros) (limit.Micro, limit.Micros) {
 	if !b.begun {
-		b.begun, b.level, b.mark = true, b.Budget.Capacity.Micro(), at
+		return b.Budget.Capacity.Micro(), at
 	}
-	var took limit.Micros
-	b.level, took = b.Budget.Refill(b.level, at-b.mark)
-	b.mark += took
+	level, took := b.Budget.Refill(b.level, at-b.mark)
+	return level, b.mark + took
 }
 
 // GiveBack gives back the place of the i-th request that was admitted, before its turn; it returns what was credited. Those
 // behind it keep their turns, for they were told them. Of its tokens those are not credited that the bucket cannot hold until then:
 // with a capacity of one cost all, unless it was the last in the queue.
 func (b *Bucket) GiveBack(at limit.Micros, i int) limit.Micro {
-	b.refill(at)
+	b.level, b.mark = b.refilled(at)
 	p := &b.places[i]
 	if p.turn <= max(at, b.mark) {
 		return 0
