@@ -98,12 +98,22 @@ local function log_verbs()
     return low
   end
 
+  -- newest returns the time of the newest entry; there is one.
+  local function newest(c)
+    local at = 0
+    for m = 0, c.r.heavy do
+      local found = redis.call('ZREVRANGEBYSCORE', c.entries, text((m + 1) * RANGE - 1), text(m * RANGE), 'WITHSCORES', 'LIMIT', '0', '1')
+      if found[2] then at = max(at, tonumber(found[2]) - m * RANGE) end
+    end
+    return at
+  end
+
   -- fits_in returns how long until at most room is used.
   local function fits_in(c, room)
     if c.used <= room then return 0 end
     if room < 0 then return NEVER end
     if c.lost > 0 then return c.lost end
-    return falls(c, room) - c.now
+    return (room == 0 and newest(c) + c.span or falls(c, room)) - c.now
   end
 
   -- state returns remaining, retry_in and reset.
