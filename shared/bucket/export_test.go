@@ -17,6 +17,8 @@ var (
 	ParseAsked        = parseAsked
 	ParseDue          = parseDue
 	ParseGateways     = parseGateways
+	ParseBans         = parseBans
+	ParseBlock        = parseBlock
 	ParseMirror       = parseMirror
 	ParseClocks       = parseClocks
 	ParseAnnouncement = parseAnnouncement

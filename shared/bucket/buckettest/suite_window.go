@@ -7,7 +7,6 @@ import (
 
 	"github.com/annona-gateway/annona/shared/bucket"
 	"github.com/annona-gateway/annona/shared/limit"
-	"github.com/annona-gateway/annona/shared/limit/limittest"
 )
 
 var windowScenarios = map[string]func(*fixture){
@@ -21,7 +20,6 @@ var windowScenarios = map[string]func(*fixture){
 	"windows: a clock that goes back opens no older window":            (*fixture).windowBack,
 	"windows: the largest numbers":                                     (*fixture).largestWindows,
 	"windows: a give-back of a window that has ended is not credited":  (*fixture).windowEnded,
-	"windows: random calls: store and reference models agree":          (*fixture).likeTheModels,
 	"E3: a clock that steps back over a window's edge adds nothing":    (*fixture).edgeBack,
 	"E3: on_loss empty: nothing in a window begun before, then all":    (*fixture).windowLost,
 	"windows: a window that a reload changes the limit of is the same": (*fixture).windowReload,
@@ -290,62 +288,5 @@ func (f *fixture) windowReload() {
 			}
 		}
 		equal(f, "remaining", f.remains(reload(c, 100)), limit.Tokens(100-total))
-	}
-}
-
-// reference is one of limittest's models.
-type reference interface {
-	Take(at limit.Micros, cost limit.Tokens) limittest.Answer
-}
-
-// likeTheModels drives each algorithm and its plain model with random arrivals and costs.
-func (f *fixture) likeTheModels() {
-	if f.SetTime == nil {
-		return
-	}
-	random := rand.New(rand.NewPCG(7, 8))
-	for range 4 {
-		length := []time.Duration{time.Second, 7 * time.Second, time.Minute, 31 * 24 * time.Hour}[random.IntN(4)]
-		n := limit.Tokens(1 + random.IntN(20))
-		micros := limit.Micros(length.Microseconds())
-		for _, a := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindowLog, limit.SlidingWindowCounter} {
-			c := f.counted(a, n, length)
-			model := map[limit.Algorithm]reference{
-				limit.FixedWindow:          &limittest.FixedWindow{N: n, Window: c.Window},
-				limit.SlidingWindowLog:     &limittest.Log{N: n, Length: micros},
-				limit.SlidingWindowCounter: &limittest.Counter{N: n, Length: micros},
-			}[a]
-			if a == limit.TokenBucket {
-				c.MaxDelay = min(24*time.Hour, length*time.Duration(random.IntN(3))/2)
-				model = &limittest.Bucket{Budget: c.Part, MaxDelay: limit.Micros(c.MaxDelay.Microseconds())}
-			}
-			f.compare(random, c, model, length)
-		}
-	}
-}
-
-func (f *fixture) compare(random *rand.Rand, c bucket.Charge, model reference, length time.Duration) {
-	for step := range 40 {
-		c.Cost = limit.Tokens(random.IntN(4))
-		at := limit.Micros(f.at.UnixMicro())
-		v := f.charge(c)
-		s := v.States[0]
-		got := limittest.Answer{
-			Admitted: v.Outcome == bucket.Admitted, Remaining: s.Remaining, RetryIn: s.RetryIn, Reset: s.Reset, Delay: s.Delay,
-		}
-		if got.Admitted {
-			got.RetryIn = 0 // here it is of one more such cost
-		}
-		if want := model.Take(at, c.Cost); got != want {
-			f.Fatalf("%s of %d in %s, step %d, cost %d = %+v, the model says %+v", c.Algorithm, c.Part.Capacity, length, step, c.Cost, got, want)
-		}
-		switch random.IntN(4) {
-		case 0:
-			f.wait(time.Duration(s.RetryIn%limit.Never) * time.Microsecond) // the very edge
-		case 1:
-			f.wait(time.Duration(random.Int64N(int64(length))))
-		default:
-			f.wait(time.Duration(random.Int64N(int64(length)/8 + 1)))
-		}
 	}
 }
