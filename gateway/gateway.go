@@ -96,6 +96,7 @@ type Gateway struct {
 	// blocksChanged asks for the blocks to be read anew.
 	blocksChanged chan struct{}
 	queued        atomic.Int64           // requests that wait for their turn
+	ahead         atomic.Int64           // bytes of their bodies that are kept
 	refused       atomic.Pointer[string] // why the newest mirrored document is not in use, nil if it is
 	draining      atomic.Bool
 	inFlight      *inFlight

@@ -203,15 +203,13 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 			Identity: x.id, Method: r.Method, Host: r.Host, Path: x.path, Query: r.URL.RawQuery, Header: r.Header,
 			Route: x.target.Name, Region: g.config.Region, At: x.start, TrustedPeer: x.client.Trusted,
 		}
-		if !asked.TrustedPeer {
-			g.admitter.StripCosts(r.Header)
-		}
+		g.admitter.StripCosts(r.Header, asked.TrustedPeer)
 		d, err := g.admitter.Decide(r.Context(), asked)
 		if err != nil {
 			return err
 		}
 		if d.Answer != admit.Admitted && g.admitter.Shadow() {
-			d = admit.Decision{Answer: admit.Admitted} // the red button, whatever is out
+			d = admit.Decision{Answer: admit.Admitted, Hold: d.Hold} // the red button, whatever is out
 		}
 		x.decision = &d
 		if d.Answer != admit.Admitted {
@@ -221,8 +219,9 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 			ctx, cancel := context.WithCancelCause(r.Context())
 			x.let = func() { cancel(nil) }
 			d.Hold.OnLost(func() { cancel(admit.ErrSlotsLost) })
-			c.SetRequest(r.WithContext(ctx))
-			if err := g.turn(ctx, d.Hold); err != nil {
+			r = r.WithContext(ctx)
+			c.SetRequest(r)
+			if err := g.turn(r, x); err != nil {
 				return err
 			}
 		}

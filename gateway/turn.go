@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -18,62 +17,75 @@ var (
 	errDraining  = errors.New("the gateway ends before the request's turn would come")
 )
 
-// turn waits until the request's turn has come (max_delay). A client that leaves gives its place back, which End does.
-func (g *Gateway) turn(ctx context.Context, hold *admit.Hold) error {
-	wait := hold.Delay()
-	if wait <= 0 {
-		return nil
+// turn waits until the turn of x's request has come (max_delay), and returns an error where it does not: what the request was
+// charged it then gets back, its place with it. One whose turn would come after the end of a drain is told so at once.
+func (g *Gateway) turn(r *http.Request, x *exchange) error {
+	ctx, wait := r.Context(), x.decision.Hold.Delay()
+	if wait <= 0 || ctx.Err() != nil {
+		return ctx.Err() //nolint:wrapcheck // the client has left: there is nobody to tell
 	}
 	ctx, span := g.telemetry.Tracer.Start(ctx, "turn")
 	defer span.End()
 	came := time.Now()
-	defer func() {
-		g.telemetry.Metrics.QueueWait.Record(context.WithoutCancel(ctx), time.Since(came).Seconds())
-	}()
-	switch {
-	case g.queued.Add(1) > maxQueued:
-		g.queued.Add(-1)
-		return refusedTurn(errQueueFull)
-	case g.draining.Load() && wait > g.config.Drain.Timeout:
-		g.queued.Add(-1)
-		return refusedTurn(errDraining)
-	}
 	defer g.queued.Add(-1)
+	if g.queued.Add(1) > maxQueued {
+		return x.refuse(errQueueFull)
+	}
+	defer func() {
+		g.telemetry.Metrics.QueueWait.Record(r.Context(), time.Since(came).Seconds())
+	}()
+	g.readAhead(r, x)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // the client has left: there is nobody to tell
+	drained := g.inFlight.drains
+	for {
+		select {
+		case <-timer.C:
+			return nil
+		case <-drained:
+			if came.Add(wait).After(g.inFlight.ends) {
+				return x.refuse(errDraining)
+			}
+			drained = nil // there is time
+		case <-ctx.Done():
+			return ctx.Err() //nolint:wrapcheck // as above
+		}
 	}
 }
 
-func refusedTurn(cause error) error {
-	return notAdmittedError{&admit.Decision{Answer: admit.Refused, Cause: cause}}
+// refuse makes x's decision, by which the request was admitted, a refusal.
+func (x *exchange) refuse(cause error) error {
+	d := *x.decision
+	d.Answer, d.Cause = admit.Refused, cause
+	x.decision = &d
+	return notAdmittedError{&d}
 }
 
-// settle ends what an admitted request still owed: it is called once, when all has been said to the client.
+// settle ends what a request still owed: it is called once, when all has been said to the client.
 func (x *exchange) settle() {
 	if x.let != nil {
 		defer x.let()
 	}
-	if x.decision == nil {
-		return
-	}
-	if !x.forwarded {
+	switch {
+	case x.decision == nil:
+	case x.decision.Answer == admit.Denied: // what policies that only report have charged stays charged
+		x.decision.Hold.End(admit.Ended{})
+	case !x.forwarded:
 		x.decision.Hold.Abandon()
-		return
-	}
-	status := x.answer.status
-	if x.failed > 0 {
-		status = x.failed // also where gRPC is told in an answer of 200
-	}
-	header := x.answer.Header()
-	x.decision.Hold.End(admit.Ended{Status: status, Said: func(name string) []string {
-		if values := header.Values(name); len(values) > 0 {
-			return values
+	default:
+		status := x.answer.status
+		if x.failed > 0 {
+			status = x.failed // also where gRPC is told in an answer of 200
 		}
-		return header.Values(http.TrailerPrefix + name) // a trailer that was not announced
-	}})
+		x.decision.Hold.End(admit.Ended{Status: status, Said: x.said})
+	}
+}
+
+// said returns the values of a header or trailer of the answer.
+func (x *exchange) said(name string) []string {
+	header := x.answer.Header()
+	if values := header.Values(name); len(values) > 0 {
+		return values
+	}
+	return header.Values(http.TrailerPrefix + name) // a trailer that was not announced
 }

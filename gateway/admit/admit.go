@@ -161,24 +161,28 @@ func (a *Admitter) decide(ctx context.Context, s *Snapshot, r *policy.Request, l
 		return Decision{Answer: Refused, Cause: ErrManyMatches}, nil
 	}
 	var enforced, shadow, candidates []*claim
+	off := a.shadow.Load()
 	for _, m := range matched {
 		c := s.claim(m)
 		switch {
-		case m.Policy.CandidateOf != "":
-			candidates = append(candidates, &c)
-		case m.Policy.Enforces(c.charge.Key) && !a.shadow.Load():
+		case !off && m.Policy.CandidateOf == "" && m.Policy.Enforces(c.charge.Key):
 			enforced = append(enforced, &c)
-		case !s.unserved[m.Policy]:
-			c.shadow = true
+			continue
+		case s.unserved[m.Policy]:
+			continue
+		case m.Policy.CandidateOf == "":
 			shadow = append(shadow, &c)
+		case !off: // with nothing enforced there is nothing to compare with
+			candidates = append(candidates, &c)
 		}
+		c.reports()
 	}
 	d := a.enforce(ctx, s, enforced, last)
 	if d.Answer == Admitted && len(shadow) > 0 {
 		a.evaluate(ctx, s, shadow)
 		d.Hold = d.Hold.join(a.hold(shadow))
 	}
-	if d.Answer != Refused && s.hasCandidates {
+	if d.Answer != Refused && s.hasCandidates && !off {
 		d.Hold = d.Hold.join(a.compare(ctx, s, d.Answer, enforced, candidates))
 	}
 	return d, nil

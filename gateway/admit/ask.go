@@ -119,8 +119,13 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 		slotted = slotted || c.charge.Algorithm == limit.Concurrency
 		c.fills = a.waiters.fills(c.charge.Key)
 	}
+	asking := ctx
+	if slotted || request.GiveBackFor > 0 {
+		// A client that leaves meanwhile must not keep us from learning what there is to give back. The store's patience bounds it.
+		asking = context.WithoutCancel(ctx)
+	}
 	start := time.Now()
-	verdict, keeper, err := a.takeHolding(ctx, request, slotted)
+	verdict, keeper, err := a.takeHolding(asking, request, slotted)
 	a.options.Telemetry.Metrics.TakeDuration.Record(context.WithoutCancel(ctx), time.Since(start).Seconds())
 	switch {
 	case err != nil:
@@ -148,7 +153,7 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 			c.keeper = keeper
 		}
 		c.askedAt, c.answeredAt = start, now
-		c.charge.Waits, c.charge.Denied = 0, 0
+		c.charge.Waits, c.charge.Denied, c.charge.Denials = 0, 0, 0
 		if verdict.Outcome == bucket.Wait && c.state.Lacking && c.charge.Leased {
 			c.charge.Waits = c.state.Round
 		}
@@ -179,7 +184,7 @@ func (a *Admitter) takeHolding(ctx context.Context, r bucket.Request, slotted bo
 			continue
 		case !uncharged(err):
 			// It may have taken slots of which nobody has a receipt. They end with their holder, which ends with its requests.
-			a.keepers.retire(k)
+			k.taint()
 		}
 		return bucket.Verdict{}, nil, err
 	}

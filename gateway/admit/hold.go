@@ -2,7 +2,6 @@ package admit
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -22,13 +21,13 @@ type Settler interface {
 // keeps no account of takes for ever. What is charged later is charged.
 const correctFor = time.Hour
 
-// Hold is what an admitted request still owes: a turn to wait for, slots that end with it, a cost that its answer may correct.
-// It is ended exactly once, by Abandon or End; a nil Hold owes nothing.
+// Hold is what a request still owes: a turn to wait for, slots that end with it, a cost that its answer may correct. It is ended
+// exactly once, by Abandon or End; a nil Hold owes nothing. Up to then it is one goroutine's.
 type Hold struct {
 	admitter *Admitter
 	claims   []*claim // with a receipt, or with a slot of this process
 	delay    time.Duration
-	keeper   *keeper // of the slots; nil where there are none
+	keepers  []*keeper // of the slots: one, or two where the holder changed between two takes
 	once     sync.Once
 }
 
@@ -48,19 +47,24 @@ func (h *Hold) Delay() time.Duration {
 	return h.delay
 }
 
-// OnLost has f called, at most once, when the request's slots can be kept no longer: others may have them, so it must end.
+// OnLost has f called, at most once, when the request's slots can be kept no longer: others may have them, so it must end. Slots
+// of policies that only report end nothing.
 func (h *Hold) OnLost(f func()) {
-	if h != nil && h.keeper != nil {
-		h.keeper.onLost(h, f)
+	if h == nil {
+		return
+	}
+	once := sync.OnceFunc(f)
+	for _, k := range h.keepers {
+		k.onLost(h, once)
 	}
 }
 
-// Abandon ends a request that was never forwarded: it costs nothing, and its place is free.
+// Abandon ends an admitted request that was never forwarded: it costs nothing, and its place is free.
 func (h *Hold) Abandon() {
-	h.end(func(c *claim) (limit.Tokens, bool) { return 0, true })
+	h.end(func(*claim) (limit.Tokens, bool) { return 0, true })
 }
 
-// End ends a request that was forwarded: its slots are free, and its cost becomes what its answer says.
+// End ends a request that was forwarded, or denied: its slots are free, and its cost becomes what its answer says.
 func (h *Hold) End(e Ended) {
 	h.end(func(c *claim) (limit.Tokens, bool) { return h.admitter.costOf(c, e) })
 }
@@ -77,14 +81,12 @@ func (h *Hold) end(cost func(*claim) (limit.Tokens, bool)) {
 				h.admitter.local.release(c)
 			case c.charge.Algorithm == limit.Concurrency:
 				s.slots = append(s.slots, bucket.Back{Receipt: c.receipt, Tokens: c.receipt.FromPart})
-			case changed:
+			case changed || c.charge.Algorithm == limit.TokenBucket: // which keeps account of the takes that may be corrected
 				s.corrections = append(s.corrections, bucket.Correction{Charge: c.charge, Receipt: c.receipt, Actual: actual})
-			default:
-				s.corrections = append(s.corrections, bucket.Correction{Charge: c.charge, Receipt: c.receipt, Actual: c.charge.Cost})
 			}
 		}
-		if h.keeper != nil {
-			h.keeper.ended(h)
+		for _, k := range h.keepers {
+			k.ended(h)
 		}
 		h.admitter.settler.settle(s)
 	})
@@ -99,7 +101,7 @@ func (a *Admitter) costOf(c *claim, e Ended) (limit.Tokens, bool) {
 		case err != nil:
 			a.settler.misread(err)
 		case said:
-			return actual, true
+			return actual, actual != c.charge.Cost
 		}
 	}
 	if c.policy.Cost.Refunds(e.Status) {
@@ -120,16 +122,23 @@ func (a *Admitter) hold(claims []*claim) *Hold {
 		}
 		h.claims = append(h.claims, c)
 		if c.keeper != nil {
-			h.keeper = c.keeper
+			c.keeper.begun(h, c)
+			h.keptBy(c.keeper)
 		}
 	}
 	if len(h.claims) == 0 {
 		return nil
 	}
-	if h.keeper != nil {
-		h.keeper.begun(h)
-	}
 	return h
+}
+
+func (h *Hold) keptBy(k *keeper) {
+	for _, known := range h.keepers {
+		if known == k {
+			return
+		}
+	}
+	h.keepers = append(h.keepers, k)
 }
 
 // join joins what a request owes that was decided in several takes.
@@ -141,21 +150,11 @@ func (h *Hold) join(other *Hold) *Hold {
 		return h
 	}
 	h.claims = append(h.claims, other.claims...)
-	if other.keeper != nil {
-		other.keeper.ended(other)
-		if h.keeper == nil {
-			h.keeper = other.keeper
-			h.keeper.begun(h)
-		}
+	for _, k := range other.keepers {
+		k.moved(other, h)
+		h.keptBy(k)
 	}
 	return h
-}
-
-// holdsIn tells whether h has a slot in one of shards.
-func (h *Hold) holdsIn(shards []int) bool {
-	return slices.ContainsFunc(h.claims, func(c *claim) bool {
-		return c.charge.Algorithm == limit.Concurrency && slices.Contains(shards, c.charge.Shard)
-	})
 }
 
 // giveBackFor is for how long c's take may be given back; 0 where it never is.

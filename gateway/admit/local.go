@@ -39,6 +39,8 @@ type local struct {
 		sync.Mutex
 
 		parts *simplelru.LRU[limit.Key, *part]
+		// held are the slots that this process gave, by key: as many keys at most as requests are in flight. They outlive an outage.
+		held map[limit.Key]limit.Tokens
 	}
 }
 
@@ -61,7 +63,7 @@ func newLocal() *local {
 	if err != nil {
 		panic(err) // the size is not positive
 	}
-	l.mu.parts = parts
+	l.mu.parts, l.mu.held = parts, map[limit.Key]limit.Tokens{}
 	return l
 }
 
@@ -137,26 +139,39 @@ func (l *local) take(claims []*claim) bool {
 		parts[i] = p
 		need := c.charge.Cost.Micro() - p.level
 		c.asked, c.charge.Waits = true, 0
-		c.state = bucket.State{Lacking: need > 0, RetryIn: p.budget.TimeTo(need), Heard: -1}
+		c.state = bucket.State{Lacking: need > 0, RetryIn: p.timeTo(c, need), Heard: -1}
 		fits = fits && need <= 0
 	}
 	for i, c := range claims {
+		p := parts[i]
 		if fits {
-			parts[i].level -= c.charge.Cost.Micro()
+			p.level -= c.charge.Cost.Micro()
 			if c.charge.Algorithm == limit.Concurrency {
 				c.localSlots = c.charge.Cost
+				l.mu.held[c.charge.Key] += c.localSlots
 			}
 		}
-		c.state.Level = parts[i].level
-		c.state.Remaining = max(0, parts[i].level).Whole()
-		c.state.Reset = parts[i].budget.TimeTo(parts[i].budget.Capacity.Micro() - parts[i].level)
+		c.state.Level = p.level
+		c.state.Remaining = max(0, p.level).Whole()
+		c.state.Reset = p.timeTo(c, p.budget.Capacity.Micro()-p.level)
 	}
 	return fits
+}
+
+// timeTo is how long until so much has come. Nobody knows when a slot is given back: at any moment.
+func (p *part) timeTo(c *claim, need limit.Micro) limit.Micros {
+	if c.charge.Algorithm == limit.Concurrency {
+		return 0
+	}
+	return p.budget.TimeTo(need)
 }
 
 // partLocked returns c's part as it is at now: empty where this is the first request for its key in the outage.
 func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
 	outage, budget := l.outage(c.charge.Shard), c.localBudget(gateways)
+	if c.charge.Algorithm == limit.Concurrency { // no record to lose: whoever floods with keys frees no slots
+		return &part{budget: budget, level: (budget.Capacity - l.mu.held[c.charge.Key]).Micro()}
+	}
 	p, known := l.mu.parts.Get(c.charge.Key)
 	if !known {
 		p = &part{}
@@ -164,9 +179,6 @@ func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
 	}
 	if p.outage != outage {
 		*p = part{outage: outage, budget: budget, mark: now}
-		if c.charge.Algorithm == limit.Concurrency {
-			p.level = budget.Capacity.Micro() // nothing else would ever fill it
-		}
 		return p
 	}
 	// Changed numbers go on from what the smaller of old and new held until now, and never add a token (A2).
@@ -179,12 +191,12 @@ func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
 	return p
 }
 
-// release gives back the slots of a request that has ended, if their outage has not.
+// release gives back the slots of a request that has ended.
 func (l *local) release(c *claim) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p, known := l.mu.parts.Peek(c.charge.Key); known && p.outage == l.outages[c.charge.Shard].Load() {
-		p.level = min(p.level+c.localSlots.Micro(), p.budget.Capacity.Micro())
+	if l.mu.held[c.charge.Key] -= c.localSlots; l.mu.held[c.charge.Key] <= 0 {
+		delete(l.mu.held, c.charge.Key)
 	}
 }
 

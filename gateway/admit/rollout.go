@@ -111,14 +111,13 @@ func (a *Admitter) Rollouts() []Rollout {
 func (a *Admitter) compare(ctx context.Context, s *Snapshot, answer Answer, enforced, candidates []*claim) *Hold {
 	var owed *Hold
 	for _, c := range candidates {
-		c.shadow = true
 		denies := false
 		for _, current := range enforced {
 			if current.policy.Name == c.policy.CandidateOf {
 				denies = current.violated(answer)
 			}
 		}
-		if (answer == Denied && !denies) || s.unserved[c.policy] {
+		if answer == Denied && !denies {
 			continue
 		}
 		outcome, err := a.take(ctx, []*claim{c}, false, 0)

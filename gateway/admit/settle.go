@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -20,6 +21,8 @@ const (
 	settlersAtOnce = 4
 	// maxReleases is how many slots one call releases.
 	maxReleases = 512
+	// lastSettle is how long it takes at most to settle what has gathered when the gateway ends.
+	lastSettle = 2 * time.Second
 )
 
 // settlement is what one ended request owes the store.
@@ -79,7 +82,7 @@ func (s *settler) misread(err error) {
 func (s *settler) failed(ctx context.Context, corrections []bucket.Correction, why string) {
 	s.count(ctx, "failed", len(corrections))
 	s.warn.Do(func() {
-		s.admitter.options.Telemetry.Log.WarnContext(ctx, "costs stay as charged", "requests", 1, "why", why)
+		s.admitter.options.Telemetry.Log.WarnContext(ctx, "costs stay as charged", "costs", len(corrections), "why", why)
 	})
 }
 
@@ -87,27 +90,31 @@ func (s *settler) count(ctx context.Context, outcome string, n int) {
 	s.admitter.options.Telemetry.Metrics.Corrections.Add(ctx, int64(n), metric.WithAttributes(attribute.String("outcome", outcome)))
 }
 
-// run settles until ctx ends, and then what has gathered, for at most a few times the store's patience.
+// run settles until ctx ends, and then for at most lastSettle what has gathered.
 func (s *settler) run(ctx context.Context) {
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastSettle, cancel) })()
 	var beside sync.WaitGroup
 	for range settlersAtOnce {
-		beside.Go(func() { s.correct(ctx) })
+		beside.Go(func() { s.correct(ctx, last) })
 	}
-	beside.Go(func() { s.release(ctx) })
+	beside.Go(func() { s.release(ctx, last) })
 	beside.Wait()
 }
 
-func (s *settler) correct(ctx context.Context) {
+// correct corrects costs by last, until ctx ends and the queue is empty.
+func (s *settler) correct(ctx, last context.Context) {
 	for {
 		select {
 		case corrections := <-s.queue:
-			s.apply(ctx, corrections)
+			s.apply(last, corrections)
 			continue
 		default:
 		}
 		select {
 		case corrections := <-s.queue:
-			s.apply(ctx, corrections)
+			s.apply(last, corrections)
 		case <-ctx.Done():
 			return // the queue is empty
 		}
@@ -115,52 +122,79 @@ func (s *settler) correct(ctx context.Context) {
 }
 
 func (s *settler) apply(ctx context.Context, corrections []bucket.Correction) {
-	if err := s.admitter.options.Settler.Correct(context.WithoutCancel(ctx), corrections); err != nil {
-		s.failed(ctx, corrections, err.Error())
+	by := s.admitter.Snapshot()
+	some := by.rebase(corrections)
+	err := s.admitter.options.Settler.Correct(ctx, some)
+	if errors.Is(err, bucket.ErrOlderRevision) { // nothing was corrected
+		some = s.admitter.newer(ctx, by).rebase(corrections)
+		err = s.admitter.options.Settler.Correct(ctx, some)
+	}
+	if err != nil {
+		s.failed(ctx, some, err.Error())
 		return
 	}
-	s.count(ctx, "settled", len(corrections))
-	for _, c := range corrections {
+	s.count(ctx, "settled", len(some))
+	for _, c := range some {
 		if c.Actual < c.Charge.Cost { // what was denied here for want of it may fit now
 			s.admitter.memory.filled(c.Charge.Key)
 		}
 	}
 }
 
+// rebase makes corrections ones by the numbers of now: what is charged by those of the request's time would bring them into force
+// again. What nobody counts any more is left out.
+func (s *Snapshot) rebase(corrections []bucket.Correction) []bucket.Correction {
+	kept := make([]bucket.Correction, 0, len(corrections))
+	for _, c := range corrections {
+		charge, found := s.rebased(c.Charge)
+		if !found && c.Actual > c.Charge.Cost {
+			continue
+		}
+		c.Charge = charge
+		kept = append(kept, c)
+	}
+	return kept
+}
+
 // release gives slots back, again every second while the store cannot be asked.
-func (s *settler) release(ctx context.Context) {
+func (s *settler) release(ctx, last context.Context) {
 	again := time.NewTicker(bucket.RenewEvery)
 	defer again.Stop()
 	for {
-		ended := false
 		select {
 		case <-s.poke:
 		case <-again.C:
 		case <-ctx.Done():
-			ended = true
-		}
-		for s.releaseSome(context.WithoutCancel(ctx)) {
-		}
-		if ended {
+			s.releaseAll(last)
 			return // what could not be released now ends with the holder
 		}
+		s.releaseAll(last)
 	}
 }
 
-// releaseSome is true where there may be more to release at once.
-func (s *settler) releaseSome(ctx context.Context) bool {
+// releaseAll gives back all slots that have gathered. A part of them that the store does not take comes again next time: it may be
+// that only some of the shards can be asked. It goes on for at most a second.
+func (s *settler) releaseAll(ctx context.Context) {
 	s.mu.Lock()
-	some := s.slots[:min(len(s.slots), maxReleases):min(len(s.slots), maxReleases)]
-	s.slots = s.slots[len(some):]
+	all := s.slots
+	s.slots = nil
 	s.mu.Unlock()
-	if len(some) == 0 {
-		return false
+	var kept []bucket.Back
+	begun := time.Now()
+	for len(all) > 0 {
+		some := all[:min(len(all), maxReleases)]
+		all = all[len(some):]
+		if _, err := s.admitter.options.Settler.GiveBack(ctx, some); err != nil {
+			kept = append(kept, some...)
+		}
+		if time.Since(begun) > bucket.RenewEvery {
+			kept = append(all, kept...) // those that were not tried are first
+			break
+		}
 	}
-	if _, err := s.admitter.options.Settler.GiveBack(ctx, some); err != nil {
+	if len(kept) > 0 {
 		s.mu.Lock()
-		s.slots = append(some, s.slots...)
+		s.slots = append(kept, s.slots...)
 		s.mu.Unlock()
-		return false
 	}
-	return true
 }

@@ -14,31 +14,71 @@ import (
 // ErrSlotsLost is why a request is ended whose slots can be kept no longer.
 var ErrSlotsLost = errors.New("the request's slots could not be renewed for 10 s, so that others may have them by now")
 
+const (
+	// againAfter is how long after a holder could not be made known nobody tries again: each attempt asks every shard, and makes
+	// a request wait for it.
+	againAfter = 500 * time.Millisecond
+	// maxKeepers is from how many holders on the newest stays, though a take of it is unknown: every one is renewed in every
+	// shard, and a shard knows 1024 of all gateways.
+	maxKeepers = 32
+)
+
 // keeper keeps the slots of one holder: as long as it is renewed, they are held (PROTOCOL.md B8).
 type keeper struct {
 	id bucket.Holder
 
-	mu   sync.Mutex
-	lost bool
-	sent time.Time // when the last renewal that succeeded was sent
-	held map[*Hold]func()
+	mu      sync.Mutex
+	lost    bool
+	tainted bool      // a take may have left slots of which nobody has a receipt
+	sent    time.Time // when the last renewal that succeeded was sent
+	held    map[*Hold]*watch
 }
 
-func (k *keeper) begun(h *Hold) {
+// watch is what a keeper knows of a request that holds slots of it.
+type watch struct {
+	shards []int // of the slots that must not be lost: those of policies that enforce
+	gone   bool  // some are
+	lost   func()
+}
+
+// begun notes that c's slots are h's.
+func (k *keeper) begun(h *Hold, c *claim) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held[h] = nil
+	w := k.held[h]
+	if w == nil {
+		w = &watch{}
+		k.held[h] = w
+	}
+	if !c.shadow {
+		w.shards = append(w.shards, c.charge.Shard)
+		w.gone = w.gone || k.lost
+	}
+}
+
+// moved makes from's slots to's.
+func (k *keeper) moved(from, to *Hold) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w, other := k.held[to], k.held[from]
+	delete(k.held, from)
+	switch {
+	case w == nil:
+		k.held[to] = other
+	case other != nil:
+		w.shards, w.gone = append(w.shards, other.shards...), w.gone || other.gone
+	}
 }
 
 func (k *keeper) onLost(h *Hold, f func()) {
 	k.mu.Lock()
-	_, held := k.held[h]
-	lost := k.lost
-	if held && !lost {
-		k.held[h] = f
+	w := k.held[h]
+	gone := w != nil && w.gone
+	if w != nil && !gone {
+		w.lost = f
 	}
 	k.mu.Unlock()
-	if lost {
+	if gone {
 		f()
 	}
 }
@@ -54,6 +94,19 @@ func (k *keeper) idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.held) == 0
+}
+
+// taint notes that a take by k's holder ended, and nobody knows how.
+func (k *keeper) taint() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tainted = true
+}
+
+func (k *keeper) isTainted() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.tainted
 }
 
 // renewed notes when a renewal was sent that succeeded; it is false where it came too late.
@@ -77,19 +130,19 @@ func (k *keeper) left() time.Duration {
 	return time.Until(k.sent.Add(bucket.HolderLasts))
 }
 
-// lose ends the requests that hold slots of k in one of shards, or all where that is nil, and returns how many that are.
+// lose ends the requests that hold slots of k in one of shards, or anywhere where that is nil, and returns how many that are.
 func (k *keeper) lose(shards []int) (ended int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lost = k.lost || shards == nil
-	for h, f := range k.held {
-		if shards != nil && !h.holdsIn(shards) {
+	for _, w := range k.held {
+		if w.gone || !slices.ContainsFunc(w.shards, func(shard int) bool { return shards == nil || slices.Contains(shards, shard) }) {
 			continue
 		}
-		if f != nil {
-			go f() // it ends a request, which calls back
+		w.gone = true
+		if w.lost != nil {
+			go w.lost() // it ends a request, which calls back
 		}
-		delete(k.held, h)
 		ended++
 	}
 	return ended
@@ -99,42 +152,66 @@ func (k *keeper) lose(shards []int) (ended int) {
 type keepers struct {
 	admitter *Admitter
 
-	begin sync.Mutex // held while a holder is made known
-	mu    sync.Mutex
-	all   []*keeper // the newest last; few, for a holder goes with its last request
-	fresh bool      // the newest may be taken by
+	mu     sync.Mutex
+	all    []*keeper // the newest last; few, for a holder goes with its last request
+	fresh  bool      // the newest may be taken by
+	begins *beginning
+	failed struct {
+		at  time.Time
+		err error
+	}
 }
 
-// current returns the keeper to take slots by, made known to the store first where there is none.
+// beginning is a holder that is being made known, for all who wait for it.
+type beginning struct {
+	done   chan struct{}
+	keeper *keeper
+	err    error
+}
+
+// current returns the keeper to take slots by, made known to the store first where there is none. It waits as long as one call
+// to the store does, however many ask.
 func (ks *keepers) current(ctx context.Context) (*keeper, error) {
-	if k := ks.newest(); k != nil {
-		return k, nil
-	}
-	ks.begin.Lock()
-	defer ks.begin.Unlock()
-	if k := ks.newest(); k != nil {
-		return k, nil
-	}
-	if ks.admitter.options.Settler == nil {
-		return nil, fmt.Errorf("%w: nothing here can hold slots", bucket.ErrCouldNotAsk)
-	}
-	k := &keeper{id: bucket.NewHolder(), sent: time.Now(), held: map[*Hold]func(){}}
-	if err := ks.admitter.options.Settler.Hold(ctx, k.id, ks.admitter.Shards()); err != nil {
-		return nil, fmt.Errorf("hold slots: %w", err)
-	}
 	ks.mu.Lock()
-	defer ks.mu.Unlock()
-	ks.all, ks.fresh = append(ks.all, k), true
-	return k, nil
+	switch {
+	case ks.fresh:
+		defer ks.mu.Unlock()
+		return ks.all[len(ks.all)-1], nil
+	case ks.admitter.options.Settler == nil:
+		defer ks.mu.Unlock()
+		return nil, fmt.Errorf("%w: nothing here can hold slots", bucket.ErrCouldNotAsk)
+	case ks.begins == nil && ks.failed.err != nil && time.Since(ks.failed.at) < againAfter:
+		defer ks.mu.Unlock()
+		return nil, ks.failed.err
+	case ks.begins == nil:
+		ks.begins = &beginning{done: make(chan struct{})}
+		go ks.begin(context.WithoutCancel(ctx), ks.begins)
+	}
+	b := ks.begins
+	ks.mu.Unlock()
+	select {
+	case <-b.done:
+		return b.keeper, b.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w: the client left", bucket.ErrNotRun, ctx.Err())
+	}
 }
 
-func (ks *keepers) newest() *keeper {
+// begin makes a holder known. It ends when the store's patience does.
+func (ks *keepers) begin(ctx context.Context, b *beginning) {
+	k := &keeper{id: bucket.NewHolder(), sent: time.Now(), held: map[*Hold]*watch{}}
+	err := ks.admitter.options.Settler.Hold(ctx, k.id, ks.admitter.Shards())
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
-	if !ks.fresh {
-		return nil
+	ks.begins = nil
+	if err != nil {
+		b.err = fmt.Errorf("hold slots: %w: %w", bucket.ErrNotRun, err) // what asks for a holder has not taken yet
+		ks.failed.at, ks.failed.err = time.Now(), b.err
+	} else {
+		b.keeper = k
+		ks.all, ks.fresh = append(ks.all, k), true
 	}
-	return ks.all[len(ks.all)-1]
+	close(b.done)
 }
 
 // retire has no more requests take slots by k.
@@ -162,10 +239,16 @@ func (ks *keepers) run(ctx context.Context) {
 		ks.mu.Unlock()
 		var beside sync.WaitGroup
 		for _, k := range all {
+			if k.isTainted() && len(all) < maxKeepers {
+				ks.retire(k)
+			}
 			beside.Go(func() { ks.renew(ctx, k) })
 		}
 		beside.Wait()
 		ks.drop()
+		if s := ks.admitter.Snapshot(); s != nil && s.slotted {
+			_, _ = ks.current(ctx) // so that no request waits for it; those that come ask again
+		}
 	}
 }
 

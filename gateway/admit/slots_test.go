@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,20 +64,28 @@ func (s *settler) set(f func()) {
 
 const slots = "  - {name: slots, key: [user], algorithm: concurrency, limit: 2, scope: region, on_failure: closed}\n"
 
+var entry atomic.Uint64
+
+// slotVerdict admits r, and gives a receipt for each charge.
+func slotVerdict(r bucket.Request) bucket.Verdict {
+	v := verdict(bucket.Admitted, r, -1)
+	for _, c := range r.Charges {
+		v.Receipts = append(v.Receipts, bucket.Receipt{
+			Ref: c.Ref, Algorithm: c.Algorithm, Epoch: "e", Entry: entry.Add(1), Holder: r.Holder, FromPart: c.Cost,
+		})
+	}
+	return v
+}
+
 // slotBench is a bench whose takes give slots, with what runs beside it; it ends with the returned function.
 func slotBench(t *testing.T, s *settler, rules ...string) (*bench, func()) {
 	t.Helper()
-	entry := uint64(0)
-	b := newBenchWith(t, admit.Options{Region: "eu", Settler: s}, nil, func(_ int, r bucket.Request) (bucket.Verdict, error) {
-		v := verdict(bucket.Admitted, r, -1)
-		for _, c := range r.Charges {
-			entry++
-			v.Receipts = append(v.Receipts, bucket.Receipt{
-				Ref: c.Ref, Algorithm: c.Algorithm, Epoch: "e", Entry: entry, Holder: r.Holder, FromPart: c.Cost,
-			})
-		}
-		return v, nil
-	}, rules...)
+	return slotBenchOf(t, s, func(_ int, r bucket.Request) (bucket.Verdict, error) { return slotVerdict(r), nil }, rules...)
+}
+
+func slotBenchOf(t *testing.T, s *settler, answer func(int, bucket.Request) (bucket.Verdict, error), rules ...string) (*bench, func()) {
+	t.Helper()
+	b := newBenchWith(t, admit.Options{Region: "eu", Settler: s}, nil, answer, rules...)
 	ctx, stop := context.WithCancel(context.Background())
 	var beside sync.WaitGroup
 	beside.Go(func() { b.Run(ctx) })
@@ -181,24 +190,32 @@ func TestSlot_IsReleasedAfterAnOutage(t *testing.T) {
 	})
 }
 
-// A take whose outcome is unknown may have left a slot behind: it dies with its holder, so no new request uses that.
+// A take whose outcome is unknown may have left a slot behind: it dies with its holder, by which soon no new request takes. Many
+// such takes at once make one more holder, for each is renewed in every shard, and shards bound them.
 func TestSlot_OfAnUnknownTakeEndsWithItsHolder(t *testing.T) {
-	s := &settler{}
-	fail := false
-	b := newBenchWith(t, admit.Options{Region: "eu", Settler: s}, nil, func(_ int, r bucket.Request) (bucket.Verdict, error) {
-		if fail {
-			return bucket.Verdict{}, context.DeadlineExceeded
+	synctest.Test(t, func(t *testing.T) {
+		s, fail := &settler{}, false
+		b, stop := slotBenchOf(t, s, func(_ int, r bucket.Request) (bucket.Verdict, error) {
+			if fail {
+				return bucket.Verdict{}, context.DeadlineExceeded
+			}
+			return slotVerdict(r), nil
+		}, slots)
+		b.decide(t.Context(), t)
+		first := s.held[0]
+		for range 20 {
+			fail = true
+			b.decide(t.Context(), t)
+			fail = false
+			b.decide(t.Context(), t) // and a breaker stays closed
 		}
-		return verdict(bucket.Admitted, r, -1), nil
-	}, slots)
-	b.decide(t.Context(), t)
-	fail = true
-	b.decide(t.Context(), t)
-	fail = false
-	b.decide(t.Context(), t)
-	if got := b.taker.got; len(got) != 3 || got[0].Holder != got[1].Holder || got[2].Holder == got[0].Holder {
-		t.Errorf("holders %v, want another after the take of which nobody knows", []bucket.Holder{got[0].Holder, got[1].Holder, got[2].Holder})
-	}
+		pass(1100 * time.Millisecond)
+		b.decide(t.Context(), t)
+		if got := b.taker.got; got[len(got)-1].Holder == first || len(s.held) != 2 {
+			t.Errorf("holders %v, taken by %d in the end; want one other after the takes of which nobody knows", s.held, got[len(got)-1].Holder)
+		}
+		stop()
+	})
 }
 
 // What an ended request did cost: as its upstream says, else nothing for a failure that is refunded, else as charged; one that was
@@ -238,7 +255,9 @@ func TestCorrectedCosts(t *testing.T) {
 			b, stop := slotBench(t, s, rule)
 			row.end(b.decide(t.Context(), t).Hold)
 			synctest.Wait()
-			if len(s.corrections) != 1 || s.corrections[0].Actual != row.costs || s.corrections[0].Charge.Cost != 10 {
+			switch {
+			case row.costs == 10 && len(s.corrections) == 0: // a window keeps no account of takes that nothing corrects
+			case row.costs == 10 || len(s.corrections) != 1 || s.corrections[0].Actual != row.costs || s.corrections[0].Charge.Cost != 10:
 				t.Errorf("%s: %+v, want one correction to %d", row.what, s.corrections, row.costs)
 			}
 			stop()
@@ -255,7 +274,7 @@ func TestCorrectionsAreBounded(t *testing.T) {
 		return v, nil
 	}, "  - {name: p, key: [user], algorithm: fixed_window, limit: 100, window: 1h, scope: region, on_failure: closed, cost: {default: 10, actual: X-Cost}}\n")
 	for range 8192 + 5 { // nothing settles: Run was never called
-		b.decide(t.Context(), t).Hold.End(admit.Ended{Status: 200})
+		b.decide(t.Context(), t).Hold.End(admit.Ended{Status: 200, Said: func(string) []string { return []string{"4"} }})
 	}
 	if !b.counted("annona_corrections_total", `outcome="failed"`, "} 5") {
 		t.Errorf("want 5 corrections counted as failed:\n%s", b.metrics())
