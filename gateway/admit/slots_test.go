@@ -23,6 +23,8 @@ type settler struct {
 	gone        []int
 	held        []bucket.Holder
 	renewed     int
+	renewedOf   map[bucket.Holder]int
+	takes       time.Duration // of each call
 	released    []bucket.Back
 	corrections []bucket.Correction
 }
@@ -30,6 +32,9 @@ type settler struct {
 var errOut = errors.New("out")
 
 func (s *settler) locked(f func()) error {
+	if s.takes > 0 {
+		pass(s.takes)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.out {
@@ -51,8 +56,14 @@ func (s *settler) Hold(_ context.Context, h bucket.Holder, _ int) error {
 	return s.locked(func() { s.held = append(s.held, h) })
 }
 
-func (s *settler) Renew(context.Context, bucket.Holder, int) (gone []int, err error) {
-	err = s.locked(func() { gone, s.renewed = s.gone, s.renewed+1 })
+func (s *settler) Renew(_ context.Context, h bucket.Holder, _ int) (gone []int, err error) {
+	err = s.locked(func() {
+		gone, s.renewed = s.gone, s.renewed+1
+		if s.renewedOf == nil {
+			s.renewedOf = map[bucket.Holder]int{}
+		}
+		s.renewedOf[h]++
+	})
 	return gone, err
 }
 
@@ -84,6 +95,11 @@ func slotBench(t *testing.T, s *settler, rules ...string) (*bench, func()) {
 }
 
 func slotBenchOf(t *testing.T, s *settler, answer func(int, bucket.Request) (bucket.Verdict, error), rules ...string) (*bench, func()) {
+	t.Helper()
+	return slotBenchWith(t, s, answer, rules...)
+}
+
+func slotBenchWith(t *testing.T, s admit.Settler, answer func(int, bucket.Request) (bucket.Verdict, error), rules ...string) (*bench, func()) {
 	t.Helper()
 	b := newBenchWith(t, admit.Options{Region: "eu", Settler: s}, nil, answer, rules...)
 	ctx, stop := context.WithCancel(context.Background())
@@ -132,6 +148,7 @@ func TestB8_RequestsEndWhoseSlotsCannotBeKept(t *testing.T) {
 			t.Fatalf("ended %s after the store went out, want within %s of the last renewal, and not long before", after, bucket.HolderLasts)
 		}
 		s.set(func() { s.out = false })
+		pass(time.Second) // until a holder can be made known
 		if next := b.decide(t.Context(), t); next.Answer != admit.Admitted || len(s.held) != 2 || s.held[0] == s.held[1] {
 			t.Errorf("afterwards: %v, holders %v, want another", next.Answer, s.held)
 		}
