@@ -182,7 +182,7 @@ func (a *Admitter) decide(ctx context.Context, s *Snapshot, r *policy.Request, l
 		a.evaluate(ctx, s, shadow)
 		d.Hold = d.Hold.join(a.hold(shadow))
 	}
-	if d.Answer != Refused && s.hasCandidates && !off {
+	if d.Answer != Refused && s.hasCandidates {
 		d.Hold = d.Hold.join(a.compare(ctx, s, d.Answer, enforced, candidates))
 	}
 	return d, nil

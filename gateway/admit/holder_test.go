@@ -54,18 +54,18 @@ func TestShadow_LostSlotsEndNothing(t *testing.T) {
 // Where the holder changes between two takes of a request, both are kept up to its end.
 func TestSlot_OfTwoHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, gone := &settler{}, false
+		s := &settler{}
 		b, stop := slotBenchOf(t, s, func(n int, r bucket.Request) (bucket.Verdict, error) {
-			if n == 2 && !gone {
-				gone = true
+			if n == 2 || n == 4 {
 				return bucket.Verdict{}, bucket.ErrHolderGone
 			}
 			return slotVerdict(r), nil
 		}, slots, reportedSlots)
 		d := b.decide(t.Context(), t)
 		d.Hold.OnLost(func() { t.Error("the request was ended") })
-		if len(s.held) != 2 {
-			t.Fatalf("%d holders, want 2", len(s.held))
+		b.decide(t.Context(), t).Hold.End(admit.Ended{Status: 200}) // by a third holder, which is the newest from now on
+		if len(s.held) != 3 {
+			t.Fatalf("%d holders, want 3", len(s.held))
 		}
 		pass(time.Minute + time.Millisecond)
 		for _, h := range s.held {
@@ -73,12 +73,13 @@ func TestSlot_OfTwoHolders(t *testing.T) {
 				t.Errorf("a holder was renewed %d times in a minute", n)
 			}
 		}
+		released := len(s.released)
 		d.Hold.End(admit.Ended{Status: 200})
 		pass(2500 * time.Millisecond)
-		before := s.renewedOf[s.held[0]]
+		first, second := s.renewedOf[s.held[0]], s.renewedOf[s.held[1]]
 		pass(2 * time.Second)
-		if len(s.released) != 2 || s.renewedOf[s.held[0]] != before {
-			t.Errorf("released %v, and the older holder was renewed after that", s.released)
+		if len(s.released)-released != 2 || s.renewedOf[s.held[0]] != first || s.renewedOf[s.held[1]] != second {
+			t.Errorf("released %v, and older holders were renewed after that", s.released)
 		}
 		stop()
 	})
