@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,6 +62,7 @@ func checkStatus(err error) int {
 		{proxy.ErrPath, http.StatusBadRequest},
 		{errCheckPath, http.StatusNotFound},
 		{admit.ErrUnknownPolicy, http.StatusNotFound},
+		{errUnknownID, http.StatusNotFound},
 		{errCheckMethod, http.StatusMethodNotAllowed},
 	} {
 		if errors.Is(err, row.err) {
@@ -75,38 +78,56 @@ func (g *Gateway) withCheck(probes http.Handler) http.Handler {
 	mux.Handle("/", probes)
 	at, _ := g.adminListener.Addr().(*net.TCPAddr)
 	if g.checkers == nil && (at == nil || !at.IP.IsLoopback()) {
-		g.telemetry.Log.Info("/v1/check and /v1/usage are not served: admin is off loopback and check.credentials is not set")
+		g.telemetry.Log.Info("the check API (/v1/) is not served: admin is off loopback and check.credentials is not set")
 		return mux
 	}
-	serve := func(path, method string, handle func(http.ResponseWriter, *http.Request) error) {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			ctx, span := g.telemetry.Tracer.Start(r.Context(), "check", trace.WithSpanKind(trace.SpanKindServer))
-			defer span.End()
-			r = r.WithContext(ctx)
-			w.Header().Set("Cache-Control", "no-store")
-			err := g.checkers.allow(r, g.peerOf(r))
-			switch {
-			case err != nil:
-			case method != "" && r.Method != method:
-				w.Header().Set("Allow", method)
-				err = errCheckMethod
-			default:
-				err = handle(w, r)
-			}
-			if err != nil {
-				g.refuseCheck(w, r, err)
-			}
-		})
+	for path, methods := range map[string]map[string]checkHandler{
+		"/v1/check":        {http.MethodPost: g.check},
+		"/v1/usage":        {http.MethodPost: g.usage},
+		"/v1/blocks":       {http.MethodGet: g.listBlocks, http.MethodPost: g.block},
+		"/v1/blocks/{id}":  {http.MethodDelete: g.unblock},
+		"/v1/bans":         {http.MethodGet: g.listBans},
+		"/v1/bans/{id}":    {http.MethodDelete: g.unban},
+		"/v1/candidates":   {http.MethodGet: g.candidates},
+		"/v1/openapi.json": {http.MethodGet: g.describe},
+		"/v1/":             nil,
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { g.serveCheck(w, r, methods) })
 	}
-	serve("/v1/check", http.MethodPost, g.check)
-	serve("/v1/usage", http.MethodPost, g.usage)
-	serve("/v1/openapi.json", http.MethodGet, func(w http.ResponseWriter, _ *http.Request) error {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(openAPI) // the client may be gone
-		return nil
-	})
-	serve("/v1/", "", func(http.ResponseWriter, *http.Request) error { return errCheckPath })
 	return mux
+}
+
+// checkHandler answers one method of one path; its error is told to the client as a problem.
+type checkHandler func(http.ResponseWriter, *http.Request) error
+
+// serveCheck answers a request at a path that has these methods, none where there is no such path.
+func (g *Gateway) serveCheck(w http.ResponseWriter, r *http.Request, methods map[string]checkHandler) {
+	ctx, span := g.telemetry.Tracer.Start(r.Context(), "check", trace.WithSpanKind(trace.SpanKindServer))
+	defer span.End()
+	r = r.WithContext(ctx)
+	w.Header().Set("Cache-Control", "no-store")
+	err := g.checkers.allow(r, g.peerOf(r))
+	handle := methods[r.Method]
+	switch {
+	case err != nil:
+	case methods == nil:
+		err = errCheckPath
+	case handle == nil:
+		w.Header().Set("Allow", strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
+		err = errCheckMethod
+	default:
+		err = handle(w, r)
+	}
+	if err != nil {
+		g.refuseCheck(w, r, err)
+	}
+}
+
+// describe answers GET /v1/openapi.json.
+func (g *Gateway) describe(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(openAPI) // the client may be gone
+	return nil
 }
 
 func (g *Gateway) check(w http.ResponseWriter, r *http.Request) error {

@@ -23,6 +23,8 @@ const (
 	defaultDrainDelay   = 3 * time.Second
 	defaultDrainTimeout = 9 * time.Second
 	maxDrainTimeout     = time.Hour
+	// cutWithin is how long requests that were cut off have to end.
+	cutWithin = time.Second
 )
 
 func (d DrainConfig) validate() error {
@@ -38,10 +40,13 @@ type inFlight struct {
 	count atomic.Int64
 	ctx   context.Context //nolint:containedctx // every request's context comes from it: its end ends them
 	cut   context.CancelFunc
+
+	drains chan struct{} // closed when a drain begins
+	ends   time.Time     // when it ends; set before drains is closed
 }
 
 func newInFlight() *inFlight {
-	f := &inFlight{}
+	f := &inFlight{drains: make(chan struct{})}
 	f.ctx, f.cut = context.WithCancel(context.Background())
 	return f
 }
@@ -68,6 +73,8 @@ func (f *inFlight) none(ctx context.Context) error {
 func (g *Gateway) drain(ctx context.Context, delay time.Duration) {
 	g.draining.Store(true)
 	timeout := g.config.Drain.Timeout
+	g.inFlight.ends = time.Now().Add(timeout)
+	close(g.inFlight.drains)
 	g.telemetry.Log.InfoContext(ctx, "gateway drains", "delay", delay.String(), "timeout", timeout.String())
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -82,4 +89,7 @@ func (g *Gateway) drain(ctx context.Context, delay time.Duration) {
 	g.inFlight.cut()
 	_ = g.server.Close() // its error is that of the listener, closed already
 	_ = g.adminServer.Close()
+	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutWithin)
+	defer cancel()
+	_ = g.inFlight.none(ended) // for what was cut off has slots and costs to give back
 }

@@ -50,6 +50,13 @@ type store interface {
 	Gateways(ctx context.Context) ([]bucket.Gateway, error)
 	Ping(ctx context.Context) error
 	Warnings() []string
+	admit.Settler
+	Blocks(ctx context.Context) ([]bucket.Block, error)
+	Block(ctx context.Context, b bucket.Block) error
+	Unblock(ctx context.Context, id limit.Key) (bool, error)
+	BlockChanges(ctx context.Context, f func()) error
+	Bans(ctx context.Context, shards, from, most int) (list []bucket.BannedKey, next int, err error)
+	Unban(ctx context.Context, ref bucket.Ref) (bool, error)
 	Close() error
 }
 
@@ -82,12 +89,17 @@ type Gateway struct {
 	listener, adminListener net.Listener
 	server, adminServer     *http.Server
 
-	loop     documents                       // owned by Open, then by the loop of Run
-	own      atomic.Pointer[policy.Document] // of the file policies, read and not yet taken by the loop
-	changed  chan struct{}                   // asks the loop to look again
-	refused  atomic.Pointer[string]          // why the newest mirrored document is not in use, nil if it is
-	draining atomic.Bool
-	inFlight *inFlight
+	loop    documents                       // owned by Open, then by the loop of Run
+	own     atomic.Pointer[policy.Document] // of the file policies, read and not yet taken by the loop
+	changed chan struct{}                   // asks the loop to look again
+	blocks  blocks
+	// blocksChanged asks for the blocks to be read anew.
+	blocksChanged chan struct{}
+	queued        atomic.Int64           // requests that wait for their turn
+	ahead         atomic.Int64           // bytes of their bodies that are kept
+	refused       atomic.Pointer[string] // why the newest mirrored document is not in use, nil if it is
+	draining      atomic.Bool
+	inFlight      *inFlight
 }
 
 // Open makes a gateway ready and binds its addresses. It does not wait for Redis to be there.
@@ -116,9 +128,9 @@ func Open(ctx context.Context, cfg Config, tel *telemetry.Telemetry) (*Gateway, 
 func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*Gateway, error) {
 	g := &Gateway{
 		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
-		inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1),
+		inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1), blocksChanged: make(chan struct{}, 1),
 		unanswered: rate.Sometimes{Interval: toldEvery},
-		admitter:   admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel}),
+		admitter:   admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel, Settler: s}),
 	}
 	if cfg.patience != nil {
 		g.patience = *cfg.patience
@@ -148,6 +160,7 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 		return nil, err
 	}
 	g.refresh(ctx)
+	g.readBlocks(ctx)
 	return g, g.bind(ctx)
 }
 
@@ -188,6 +201,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 	group.Go(func() {
 		g.subscribe(work, "mirror", func() error { return g.store.MirrorChanges(work, func() { poke(g.changed) }) })
 	})
+	group.Go(func() { g.watchBlocks(work, g.blocksChanged) })
+	group.Go(func() {
+		g.subscribe(work, "blocks", func() error { return g.store.BlockChanges(work, func() { poke(g.blocksChanged) }) })
+	})
+	group.Go(func() { g.admitter.Run(work) })
 	group.Go(func() { failed <- g.serve() })
 	group.Go(func() { failed <- g.adminServer.Serve(g.adminListener) })
 	g.telemetry.Log.InfoContext(ctx, "gateway serves", "listen", g.Addr().String(), "admin", g.AdminAddr().String())

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"math"
+	"math/bits"
 	"net/http"
 	"time"
 
@@ -59,11 +60,13 @@ func tighter(a, b admit.Report) bool {
 	if a.Violated || b.Violated {
 		return a.Violated && (!b.Violated || a.Reset > b.Reset)
 	}
-	// a.r/a.q < b.r/b.q without division; both factors are at most 10⁹. An empty budget has nothing left of it.
+	// a.r/a.q < b.r/b.q without division, by products of up to 10²⁴. An empty budget has nothing left of it.
 	if a.Limit.Capacity == 0 || b.Limit.Capacity == 0 {
 		return a.Limit.Capacity == 0 && b.Limit.Capacity != 0
 	}
-	return a.Remaining*b.Limit.Capacity < b.Remaining*a.Limit.Capacity
+	high1, low1 := bits.Mul64(uint64(a.Remaining), uint64(b.Limit.Capacity))
+	high2, low2 := bits.Mul64(uint64(b.Remaining), uint64(a.Limit.Capacity))
+	return high1 < high2 || (high1 == high2 && low1 < low2)
 }
 
 // fields tells clients their limits.
@@ -144,8 +147,14 @@ func (f fields) applyLists(header http.Header, reports []admit.Report, upstream 
 	policies, limits := make(httpsfv.List, 0, len(reports)), make(httpsfv.List, 0, len(reports))
 	for _, r := range reports {
 		least = min(least, r.Remaining)
-		policies = append(policies, item(r.Policy.Name, "q", int64(r.Limit.Capacity), "w", window(r.Limit)))
-		limits = append(limits, item(r.Policy.Name, "r", int64(r.Remaining), "t", seconds(r.Reset)))
+		policy := item(r.Policy.Name, "q", int64(r.Limit.Capacity))
+		if w := f.windowOf(r); w > 0 {
+			policy.Params.Add("w", w)
+		}
+		policies = append(policies, policy)
+		standing := item(r.Policy.Name, "r", int64(r.Remaining))
+		standing.Params.Add("t", seconds(r.Reset))
+		limits = append(limits, standing)
 	}
 	if has && upstream.remaining < int64(least) {
 		if listed && isList(header.Values(headerLimits)) {
@@ -164,9 +173,20 @@ func (f fields) applyLists(header http.Header, reports []admit.Report, upstream 
 	}
 }
 
-func item(name, first string, a int64, second string, b int64) httpsfv.Item {
+func item(name, parameter string, value int64) httpsfv.Item {
 	it := httpsfv.NewItem(name)
-	it.Params.Add(first, a)
-	it.Params.Add(second, b)
+	it.Params.Add(parameter, value)
 	return it
+}
+
+// windowOf is the time that r's limit is about, in seconds; 0 where it is about none.
+func (f fields) windowOf(r admit.Report) int64 {
+	switch {
+	case r.Policy.Algorithm.Windowed():
+		return r.Policy.Window.Seconds(f.now())
+	case r.Policy.Algorithm == limit.Concurrency:
+		return 0
+	default:
+		return window(r.Limit)
+	}
 }

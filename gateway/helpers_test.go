@@ -17,6 +17,7 @@ import (
 
 	"github.com/annona-gateway/annona/gateway/proxy"
 	"github.com/annona-gateway/annona/shared/bucket"
+	"github.com/annona-gateway/annona/shared/limit"
 	"github.com/annona-gateway/annona/shared/policy"
 	"github.com/annona-gateway/annona/shared/telemetry"
 )
@@ -31,6 +32,7 @@ type fakeStore struct {
 	mu         sync.Mutex
 	mirror     bucket.Mirror
 	changed    func()
+	blocks     []bucket.Block
 	registered []bucket.Gateway
 }
 
@@ -73,6 +75,46 @@ func (f *fakeStore) Gateways(context.Context) ([]bucket.Gateway, error) {
 func (f *fakeStore) Ping(context.Context) error { return f.ping }
 func (f *fakeStore) Warnings() []string         { return f.warnings }
 func (f *fakeStore) Close() error               { return nil }
+
+func (f *fakeStore) GiveBack(context.Context, []bucket.Back) ([]bucket.Credited, error) {
+	return nil, f.ping
+}
+func (f *fakeStore) Correct(context.Context, []bucket.Correction) error { return f.ping }
+func (f *fakeStore) Hold(context.Context, bucket.Holder, int) error     { return f.ping }
+func (f *fakeStore) Renew(context.Context, bucket.Holder, int) (gone []int, _ error) {
+	return nil, f.ping
+}
+
+func (f *fakeStore) Blocks(context.Context) ([]bucket.Block, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.blocks), f.ping
+}
+
+func (f *fakeStore) Block(_ context.Context, b bucket.Block) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.blocks = append(f.blocks, b)
+	return f.ping
+}
+
+func (f *fakeStore) Unblock(_ context.Context, id limit.Key) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := len(f.blocks)
+	f.blocks = slices.DeleteFunc(f.blocks, func(b bucket.Block) bool { return b.ID == id })
+	return len(f.blocks) < before, f.ping
+}
+
+func (f *fakeStore) BlockChanges(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (f *fakeStore) Bans(context.Context, int, int, int) ([]bucket.BannedKey, int, error) {
+	return nil, 0, f.ping
+}
+func (f *fakeStore) Unban(context.Context, bucket.Ref) (bool, error) { return false, f.ping }
 
 func (f *fakeStore) Ticks(ctx context.Context, _ func() int) { <-ctx.Done() }
 

@@ -40,6 +40,9 @@ func (g *Gateway) identify(next echo.HandlerFunc) echo.HandlerFunc {
 			return err
 		}
 		x.id = id
+		if err := g.checkBlocks(r.Context(), &id); err != nil {
+			return err
+		}
 		return next(c)
 	}
 }

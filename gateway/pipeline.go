@@ -32,6 +32,8 @@ type exchange struct {
 	path      string
 	target    *proxy.Target
 	decision  *admit.Decision
+	forwarded bool   // the upstream was asked
+	let       func() // lets go of what watches over the request; nil where nothing does
 	err       error
 
 	failed     int    // the status of a problem, also where the answer has another
@@ -118,6 +120,7 @@ func (g *Gateway) complete(header http.Header, r *http.Request, x *exchange) {
 }
 
 func (g *Gateway) finish(ctx context.Context, span trace.Span, c echo.Context, x *exchange) {
+	x.settle()
 	outcome, route := "none", ""
 	var names []string
 	if x.decision != nil {
@@ -200,19 +203,27 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 			Identity: x.id, Method: r.Method, Host: r.Host, Path: x.path, Query: r.URL.RawQuery, Header: r.Header,
 			Route: x.target.Name, Region: g.config.Region, At: x.start, TrustedPeer: x.client.Trusted,
 		}
-		if !asked.TrustedPeer {
-			g.admitter.StripCosts(r.Header)
-		}
+		g.admitter.StripCosts(r.Header, asked.TrustedPeer)
 		d, err := g.admitter.Decide(r.Context(), asked)
 		if err != nil {
 			return err
 		}
 		if d.Answer != admit.Admitted && g.admitter.Shadow() {
-			d = admit.Decision{Answer: admit.Admitted} // the red button, whatever is out
+			d = admit.Decision{Answer: admit.Admitted, Hold: d.Hold} // the red button, whatever is out
 		}
 		x.decision = &d
 		if d.Answer != admit.Admitted {
 			return notAdmittedError{&d}
+		}
+		if d.Hold != nil {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			x.let = func() { cancel(nil) }
+			d.Hold.OnLost(func() { cancel(admit.ErrSlotsLost) })
+			r = r.WithContext(ctx)
+			c.SetRequest(r)
+			if err := g.turn(r, x); err != nil {
+				return err
+			}
 		}
 		return next(c)
 	}
@@ -221,6 +232,7 @@ func (g *Gateway) admit(next echo.HandlerFunc) echo.HandlerFunc {
 // forward carries the request, in a span of its own: what an upstream takes is not the gateway's time.
 func (g *Gateway) forward(c echo.Context) error {
 	x, r := exchangeOf(c), c.Request()
+	x.forwarded = true
 	ctx, span := g.telemetry.Tracer.Start(r.Context(), "upstream", trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()
 	err := x.target.Serve(x.answer, r.WithContext(ctx), x.path, x.id)

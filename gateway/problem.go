@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,6 +62,7 @@ func statusOf(err error) (status int, detail string) {
 		{identity.ErrNoCredential, http.StatusUnauthorized},
 		{policy.ErrMissing, http.StatusUnauthorized},
 		{policy.ErrCost, http.StatusBadRequest},
+		{errBlocked, http.StatusForbidden},
 		{proxy.ErrPath, http.StatusBadRequest},
 		{proxy.ErrNoRoute, http.StatusNotFound},
 		{proxy.ErrTooLarge, http.StatusRequestEntityTooLarge},
@@ -83,7 +85,9 @@ func (g *Gateway) fail(err error, c echo.Context) {
 		return
 	}
 	x.err = err
-	if c.Request().Context().Err() != nil {
+	if lost := context.Cause(c.Request().Context()); errors.Is(lost, admit.ErrSlotsLost) {
+		err = notAdmittedError{&admit.Decision{Answer: admit.Refused, Cause: lost}}
+	} else if lost != nil {
 		x.answer.status = statusGone
 		return
 	}
@@ -133,11 +137,17 @@ func (g *Gateway) explain(p *problem, d *admit.Decision) {
 			p.Violated = append(p.Violated, r.Policy.Name)
 		}
 	}
+	if d.Banned {
+		p.Type, p.Title = typeAbuse, "Banned"
+	}
 	one := tightest(d.Reports)
 	capacity, remaining := int64(one.Limit.Capacity), int64(one.Remaining)
 	p.Limit, p.Remaining = &capacity, &remaining
 	p.RetryAfter = g.fields.Load().retryAfter(d.RetryIn)
 	p.Detail = fmt.Sprintf("Limit %s: %s. Try again in %s.", one.Policy.Name, one.Rate(), inSeconds(p.RetryAfter))
+	if d.Banned {
+		p.Detail = fmt.Sprintf("Limit %s: %s was run into too often. Try again in %s.", one.Policy.Name, one.Rate(), inSeconds(p.RetryAfter))
+	}
 }
 
 func inSeconds(n int64) string {

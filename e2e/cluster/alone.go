@@ -38,7 +38,7 @@ type Alone struct {
 func StartAlone(t testing.TB, bin Binaries, addr string, n int, policies, more string) *Alone {
 	t.Helper()
 	dir := t.TempDir()
-	up := httptest.NewServer(upstream.Handler())
+	up := httptest.NewServer(held(upstream.Handler()))
 	t.Cleanup(up.Close)
 	a := &Alone{policies: filepath.Join(dir, "policies.yaml"), redis: addr, t: t}
 	a.write(a.policies, policies)
@@ -58,6 +58,20 @@ policies: %q
 		Eventually(t, 15*time.Second, "ready: "+g.name, func() bool { return Ready(g.AdminURL) })
 	}
 	return a
+}
+
+// held is an upstream that takes as long as the request's hold says, unless its client leaves.
+func held(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hold, err := time.ParseDuration(r.URL.Query().Get("hold")); err == nil {
+			select {
+			case <-time.After(hold):
+			case <-r.Context().Done():
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (a *Alone) start(bin Binaries, dir, name, config string) *Gateway {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +38,9 @@ var (
 type Options struct {
 	Region string
 	// Shadow is how the Admitter begins: see SetShadow.
-	Shadow    bool
+	Shadow bool
+	// Settler takes what comes after a take: see Run.
+	Settler   Settler
 	Telemetry *telemetry.Telemetry
 }
 
@@ -53,6 +56,9 @@ type Admitter struct {
 	allocator allocator
 	local     *local
 	memory    *memory
+	keepers   keepers
+	settler   *settler
+	rollouts  rollouts
 	trouble   *trouble
 	many      rate.Sometimes // the log, of requests that too many policies match
 }
@@ -63,8 +69,22 @@ func New(taker Taker, options Options) *Admitter {
 		taker: newBreaker(taker, options.Telemetry.Log), options: options,
 		local: newLocal(), memory: newMemory(), trouble: newTrouble(options), many: rate.Sometimes{Interval: troubleTold},
 	}
+	a.keepers.admitter = a
+	a.settler = newSettler(a)
 	a.shadow.Store(options.Shadow)
 	return a
+}
+
+// Run settles what ended requests owe, and renews what others hold, until ctx ends and nobody holds anything any more: ctx must
+// outlive the requests.
+func (a *Admitter) Run(ctx context.Context) {
+	if a.options.Settler == nil {
+		return
+	}
+	var beside sync.WaitGroup
+	beside.Go(func() { a.keepers.run(ctx) })
+	beside.Go(func() { a.settler.run(ctx) })
+	beside.Wait()
 }
 
 // Use makes s decide about every request from now on.
@@ -140,18 +160,30 @@ func (a *Admitter) decide(ctx context.Context, s *Snapshot, r *policy.Request, l
 		})
 		return Decision{Answer: Refused, Cause: ErrManyMatches}, nil
 	}
-	var enforced, shadow []*claim
+	var enforced, shadow, candidates []*claim
+	off := a.shadow.Load()
 	for _, m := range matched {
 		c := s.claim(m)
-		if m.Policy.Enforces(c.charge.Key) && !a.shadow.Load() {
+		switch {
+		case !off && m.Policy.CandidateOf == "" && m.Policy.Enforces(c.charge.Key):
 			enforced = append(enforced, &c)
-		} else if !s.unserved[m.Policy] {
+			continue
+		case s.unserved[m.Policy]:
+			continue
+		case m.Policy.CandidateOf == "":
 			shadow = append(shadow, &c)
+		case !off: // with nothing enforced there is nothing to compare with
+			candidates = append(candidates, &c)
 		}
+		c.reports()
 	}
 	d := a.enforce(ctx, s, enforced, last)
 	if d.Answer == Admitted && len(shadow) > 0 {
 		a.evaluate(ctx, s, shadow)
+		d.Hold = d.Hold.join(a.hold(shadow))
+	}
+	if d.Answer != Refused && s.hasCandidates {
+		d.Hold = d.Hold.join(a.compare(ctx, s, d.Answer, enforced, candidates))
 	}
 	return d, nil
 }
@@ -179,6 +211,9 @@ func (a *Admitter) enforce(ctx context.Context, s *Snapshot, claims []*claim, la
 		case outcome == bucket.Admitted:
 			asking = nil
 			continue
+		case outcome == bucket.Banned:
+			a.memory.remember(s, asking, a.waiters.fills)
+			return a.denied(ctx, s, claims)
 		}
 		a.allocator.ended(asking, waited, s.ttl)
 		rest := without(asking, func(c *claim) bool { return c.open(waited, s.ttl) })
@@ -219,7 +254,7 @@ func (c *claim) open(waited bool, ttl time.Duration) bool {
 }
 
 func (a *Admitter) admitted(ctx context.Context, s *Snapshot, claims []*claim) Decision {
-	d := Decision{Answer: Admitted}
+	d := Decision{Answer: Admitted, Hold: a.hold(claims)}
 	for _, c := range claims {
 		outcome := countAdmitted
 		if c.passed {
@@ -241,6 +276,7 @@ func (a *Admitter) denied(ctx context.Context, s *Snapshot, claims []*claim) Dec
 			a.count(ctx, s, c, countDenied)
 			d.RetryIn = max(d.RetryIn, r.Reset)
 		}
+		d.Banned = d.Banned || c.state.Banned > 0
 		d.Reports = append(d.Reports, r)
 	}
 	return d

@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -111,12 +112,20 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 	if mayWait {
 		request.WaitFor = wait
 	}
+	slotted := false
 	for i, c := range claims {
 		request.Charges[i] = c.charge
+		request.GiveBackFor = max(request.GiveBackFor, c.giveBackFor())
+		slotted = slotted || c.charge.Algorithm == limit.Concurrency
 		c.fills = a.waiters.fills(c.charge.Key)
 	}
+	asking := ctx
+	if slotted || request.GiveBackFor > 0 {
+		// A client that leaves meanwhile must not keep us from learning what there is to give back. The store's patience bounds it.
+		asking = context.WithoutCancel(ctx)
+	}
 	start := time.Now()
-	verdict, err := a.taker.Take(ctx, request)
+	verdict, keeper, err := a.takeHolding(asking, request, slotted)
 	a.options.Telemetry.Metrics.TakeDuration.Record(context.WithoutCancel(ctx), time.Since(start).Seconds())
 	switch {
 	case err != nil:
@@ -125,7 +134,7 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 			bucket.ErrCouldNotAsk, len(verdict.States), len(claims))
 	case verdict.Outcome == bucket.Wait && !mayWait:
 		err = fmt.Errorf("%w: told to wait where that was ruled out", bucket.ErrCouldNotAsk)
-	case verdict.Outcome < bucket.Admitted || verdict.Outcome > bucket.Wait:
+	case verdict.Outcome < bucket.Admitted || verdict.Outcome > bucket.Banned:
 		err = fmt.Errorf("%w: outcome %d is unknown", bucket.ErrCouldNotAsk, verdict.Outcome)
 	}
 	if err != nil {
@@ -137,8 +146,14 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 	now := time.Now()
 	for i, c := range claims {
 		c.state, c.asked = verdict.States[i], true
+		if i < len(verdict.Receipts) && (request.GiveBackFor > 0 || c.charge.Algorithm == limit.Concurrency) {
+			c.receipt = verdict.Receipts[i]
+		}
+		if c.charge.Algorithm == limit.Concurrency && verdict.Outcome == bucket.Admitted {
+			c.keeper = keeper
+		}
 		c.askedAt, c.answeredAt = start, now
-		c.charge.Waits, c.charge.Denied = 0, 0
+		c.charge.Waits, c.charge.Denied, c.charge.Denials = 0, 0, 0
 		if verdict.Outcome == bucket.Wait && c.state.Lacking && c.charge.Leased {
 			c.charge.Waits = c.state.Round
 		}
@@ -146,6 +161,33 @@ func (a *Admitter) take(ctx context.Context, claims []*claim, mayWait bool, wait
 	a.allocator.heard(claims)
 	a.local.answered(claims)
 	return verdict.Outcome, nil
+}
+
+// takeHolding takes, by a holder of this process where slots are among what is taken.
+func (a *Admitter) takeHolding(ctx context.Context, r bucket.Request, slotted bool) (bucket.Verdict, *keeper, error) {
+	if !slotted {
+		verdict, err := a.taker.Take(ctx, r)
+		return verdict, nil, err
+	}
+	for again := true; ; again = false {
+		k, err := a.keepers.current(ctx)
+		if err != nil {
+			return bucket.Verdict{}, nil, err
+		}
+		r.Holder = k.id
+		verdict, err := a.taker.Take(ctx, r)
+		switch {
+		case err == nil:
+			return verdict, k, nil
+		case errors.Is(err, bucket.ErrHolderGone) && again: // nothing happened
+			a.keepers.retire(k)
+			continue
+		case !uncharged(err):
+			// It may have taken slots of which nobody has a receipt. They end with their holder, which ends with its requests.
+			k.taint()
+		}
+		return bucket.Verdict{}, nil, err
+	}
 }
 
 // unheard tells whether the allocator has answered nothing about c's shard for as long as a lease lives.

@@ -60,21 +60,24 @@ func (a *Admitter) Check(ctx context.Context, q Query) (Decision, []Judgement, e
 			continue
 		}
 		c := s.claim(m)
+		c.charge.MaxDelay = 0 // nobody here waits for a turn
 		if q.Cost > 0 {
 			c.charge.Cost = q.Cost
 		}
 		switch {
-		case m.Policy.Enforced && !a.shadow.Load():
+		case m.Policy.Enforces(c.charge.Key) && !a.shadow.Load():
 			enforced = append(enforced, &c)
 		case s.unserved[m.Policy]:
 			continue // nobody can say anything about it
 		default:
-			c.shadow = true
+			c.reports()
 			shadow = append(shadow, &c)
 		}
 		all = append(all, &c)
 	}
 	d := a.judge(ctx, s, q, enforced, shadow)
+	// Nobody says when the request has ended: its slots are free at once, and its cost stands.
+	d.Hold.join(a.hold(shadow)).End(Ended{})
 	if d.Answer == Refused {
 		return d, nil, nil
 	}
@@ -93,9 +96,10 @@ func (a *Admitter) judge(ctx context.Context, s *Snapshot, q Query, enforced, sh
 		}
 		d := Decision{Answer: Admitted}
 		for _, c := range enforced {
-			if c.state.Lacking {
+			if c.state.Lacking || c.state.Banned > 0 {
 				d.Answer = Denied
 			}
+			d.Banned = d.Banned || c.state.Banned > 0
 		}
 		return d
 	}
@@ -130,20 +134,31 @@ func (a *Admitter) peek(ctx context.Context, s *Snapshot, claims []*claim) error
 	}
 	for i, c := range claims {
 		c.state, c.asked = looks[i].state, true
-		need := c.charge.Cost.Micro() - c.remaining()
-		c.state.Lacking, c.state.RetryIn = need > 0, 0
-		switch {
-		case c.charge.Cost > c.parts.whole.Capacity:
-			c.state.RetryIn = limit.Never
-		case need > 0:
-			c.state.RetryIn = c.parts.whole.TimeTo(need)
-		}
+		c.guess()
 	}
 	return nil
 }
 
+// guess tells from a look at c's bucket whether c's cost would fit, and if not, when at the latest, unless others come first.
+func (c *claim) guess() {
+	lacks, in := c.charge.Cost > c.state.Remaining, max(c.state.Reset, 1)
+	if c.charge.Algorithm == limit.TokenBucket {
+		need := c.charge.Cost.Micro() - c.remaining()
+		if !c.charge.Leased {
+			need -= min(c.state.Level, 0) // who stands in the queue comes first
+		}
+		lacks, in = need > 0, c.parts.whole.TimeTo(need)
+	}
+	switch c.state.Lacking, c.state.RetryIn = lacks, c.state.Banned; {
+	case lacks && c.charge.Cost > c.parts.whole.Capacity:
+		c.state.RetryIn = limit.Never
+	case lacks:
+		c.state.RetryIn = max(in, c.state.Banned)
+	}
+}
+
 func (c *claim) judgement(answer Answer) Judgement {
-	j := Judgement{Report: c.report(answer), Enforced: !c.shadow, Allowed: !c.asked || !c.state.Lacking || c.passed}
+	j := Judgement{Report: c.report(answer), Enforced: !c.shadow, Allowed: !c.asked || c.passed || !c.state.Lacking && c.state.Banned == 0}
 	if !j.Allowed {
 		j.RetryIn = max(c.state.RetryIn, 1)
 	}

@@ -43,6 +43,10 @@ type Decision struct {
 	Reports []Report
 	// RetryIn is how long until the request fits, for a denied one.
 	RetryIn limit.Micros
+	// Banned is true where a denied request's client is banned: by a policy that it ran into too often.
+	Banned bool
+	// Hold is what an admitted request owes when it has ended, nil where nothing.
+	Hold *Hold
 	// Cause is why a request was refused, for the log; it is not for the client.
 	Cause error
 }
@@ -52,7 +56,7 @@ type Report struct {
 	Policy *policy.Policy
 	// Variant names which of the policy's numbers are this client's.
 	Variant string
-	// Limit is the whole budget, over all regions where the policy's scope is global.
+	// Limit is the whole budget, over all regions where the policy's scope is global. What has no refill has no rate.
 	Limit limit.Budget
 	// Remaining is the best estimate of what is left of it, 0 to its capacity.
 	Remaining limit.Tokens
@@ -80,15 +84,30 @@ func (c *claim) report(answer Answer) Report {
 		}
 		return r
 	}
-	left := c.remaining()
-	r.Remaining = left.Whole()
-	r.Reset = r.Limit.TimeTo(r.Limit.Capacity.Micro() - left)
-	if c.state.Lacking {
+	r.Remaining, r.Reset = c.standing()
+	switch {
+	case c.state.Banned > 0:
+		r.Remaining, r.Reset = 0, c.state.Banned
+		r.Violated = answer == Denied
+	case c.state.Lacking:
 		r.Remaining = max(min(r.Remaining, c.charge.Cost-1), 0)
 		r.Reset = max(c.state.RetryIn, 1) // at any moment, but not yet
 		r.Violated = answer == Denied && !c.passed
 	}
 	return r
+}
+
+// standing is how much is left of the whole budget, and how long until all is there again.
+func (c *claim) standing() (limit.Tokens, limit.Micros) {
+	whole := c.parts.whole
+	switch {
+	case c.charge.Algorithm != limit.TokenBucket:
+		return c.state.Remaining, c.state.Reset
+	case !c.charge.Leased && c.state.Level < 0:
+		return 0, whole.TimeTo(whole.Capacity.Micro() - c.state.Level)
+	}
+	left := c.remaining()
+	return left.Whole(), whole.TimeTo(whole.Capacity.Micro() - left)
 }
 
 // remaining estimates what is left of the whole budget: what is held here, and the pool as last heard with its refill since.

@@ -24,11 +24,12 @@ type taker struct {
 	mu   sync.Mutex
 	got  []bucket.Request
 	from []time.Time
+	ctx  context.Context //nolint:containedctx // of the last take, for a test to look at
 }
 
-func (f *taker) Take(_ context.Context, r bucket.Request) (bucket.Verdict, error) {
+func (f *taker) Take(ctx context.Context, r bucket.Request) (bucket.Verdict, error) {
 	f.mu.Lock()
-	f.got = append(f.got, r)
+	f.got, f.ctx = append(f.got, r), ctx
 	f.from = append(f.from, time.Now())
 	n := len(f.got)
 	f.mu.Unlock()
@@ -102,6 +103,18 @@ func newBenchWith(
 	b.Admitter = admit.New(b.taker, options)
 	b.Use(admit.Compile(document(t, rules...), r, "eu", secret))
 	return b
+}
+
+// use makes a document of these rules the one in use.
+func (b *bench) use(t *testing.T, revision uint64, rules ...string) {
+	t.Helper()
+	secret, err := limit.NewSecret([]byte("sixteen bytes at least"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := document(t, rules...)
+	doc.Revision = revision
+	b.Use(admit.Compile(doc, nil, "eu", secret))
 }
 
 func (b *bench) decide(ctx context.Context, t *testing.T) admit.Decision {

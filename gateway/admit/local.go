@@ -39,6 +39,8 @@ type local struct {
 		sync.Mutex
 
 		parts *simplelru.LRU[limit.Key, *part]
+		// held are the slots that this process gave, by key: as many keys at most as requests are in flight. They outlive an outage.
+		held map[limit.Key]limit.Tokens
 	}
 }
 
@@ -61,7 +63,7 @@ func newLocal() *local {
 	if err != nil {
 		panic(err) // the size is not positive
 	}
-	l.mu.parts = parts
+	l.mu.parts, l.mu.held = parts, map[limit.Key]limit.Tokens{}
 	return l
 }
 
@@ -106,7 +108,23 @@ func (l *local) outage(shard int) uint64 {
 // can tells whether c can be decided here: somebody counted the gateways, and a part of c's budget is not smaller than its cost.
 func (l *local) can(c *claim) bool {
 	n := l.gateways.Load()
-	return n > 0 && c.parts.own.Capacity/limit.Tokens(n) >= c.charge.Cost
+	return n > 0 && c.localBudget(n).Capacity >= c.charge.Cost
+}
+
+// localBudget is one gateway's part of c's budget, of n. What counts by a window becomes a bucket of half the part that refills
+// half of it in a window: in no window it admits more than the part. Slots are the part's, for none is given back by time.
+func (c *claim) localBudget(n int64) limit.Budget {
+	own, gateways := c.parts.own, limit.Tokens(n)
+	switch {
+	case c.charge.Algorithm == limit.TokenBucket:
+		return limit.Budget{Capacity: own.Capacity / gateways, Rate: own.Rate / limit.Rate(n)}
+	case c.charge.Algorithm == limit.Concurrency:
+		return limit.Budget{Capacity: own.Capacity / gateways}
+	default:
+		half := min(own.Capacity/gateways/2, limit.MaxTokens)
+		seconds := (c.charge.Window.Longest() + limit.MicrosPerSecond - 1) / limit.MicrosPerSecond
+		return limit.Budget{Capacity: half, Rate: limit.Rate(half.Micro()) / limit.Rate(seconds)}
+	}
 }
 
 // take charges all claims or none at this gateway's parts, leaves their states, and tells whether it did.
@@ -121,22 +139,39 @@ func (l *local) take(claims []*claim) bool {
 		parts[i] = p
 		need := c.charge.Cost.Micro() - p.level
 		c.asked, c.charge.Waits = true, 0
-		c.state = bucket.State{Lacking: need > 0, RetryIn: p.budget.TimeTo(need), Heard: -1}
+		c.state = bucket.State{Lacking: need > 0, RetryIn: p.timeTo(c, need), Heard: -1}
 		fits = fits && need <= 0
 	}
 	for i, c := range claims {
+		p := parts[i]
 		if fits {
-			parts[i].level -= c.charge.Cost.Micro()
+			p.level -= c.charge.Cost.Micro()
+			if c.charge.Algorithm == limit.Concurrency {
+				c.localSlots = c.charge.Cost
+				l.mu.held[c.charge.Key] += c.localSlots
+			}
 		}
-		c.state.Level = parts[i].level
+		c.state.Level = p.level
+		c.state.Remaining = max(0, p.level).Whole()
+		c.state.Reset = p.timeTo(c, p.budget.Capacity.Micro()-p.level)
 	}
 	return fits
 }
 
+// timeTo is how long until so much has come. Nobody knows when a slot is given back: at any moment.
+func (p *part) timeTo(c *claim, need limit.Micro) limit.Micros {
+	if c.charge.Algorithm == limit.Concurrency {
+		return 0
+	}
+	return p.budget.TimeTo(need)
+}
+
 // partLocked returns c's part as it is at now: empty where this is the first request for its key in the outage.
 func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
-	outage, own := l.outage(c.charge.Shard), c.parts.own
-	budget := limit.Budget{Capacity: own.Capacity / limit.Tokens(gateways), Rate: own.Rate / limit.Rate(gateways)}
+	outage, budget := l.outage(c.charge.Shard), c.localBudget(gateways)
+	if c.charge.Algorithm == limit.Concurrency { // no record to lose: whoever floods with keys frees no slots
+		return &part{budget: budget, level: (budget.Capacity - l.mu.held[c.charge.Key]).Micro()}
+	}
 	p, known := l.mu.parts.Get(c.charge.Key)
 	if !known {
 		p = &part{}
@@ -154,6 +189,15 @@ func (l *local) partLocked(c *claim, now time.Time, gateways int64) *part {
 	p.level, p.budget = min(level, budget.Capacity.Micro()), budget
 	p.mark = p.mark.Add(time.Duration(took) * time.Microsecond)
 	return p
+}
+
+// release gives back the slots of a request that has ended.
+func (l *local) release(c *claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.held[c.charge.Key] -= c.localSlots; l.mu.held[c.charge.Key] <= 0 {
+		delete(l.mu.held, c.charge.Key)
+	}
 }
 
 // decideLocally answers for claims whose store cannot be asked, where no policy among them is closed: the local ones decide,
@@ -176,6 +220,9 @@ func (a *Admitter) decideLocally(ctx context.Context, s *Snapshot, claims []*cla
 			return Decision{}, false
 		}
 		d.Answer = Denied
+	}
+	if d.Answer == Admitted {
+		d.Hold = a.hold(claims)
 	}
 	for _, c := range claims {
 		a.degraded(ctx, DegradedRedis, c)

@@ -47,6 +47,7 @@ type denial struct {
 	until    time.Time // until when cost surely does not fit; zero where it was another bucket that lacked
 	retryAt  time.Time // when it may fit, as clients are told; zero: never
 	unmet    limit.Tokens
+	denials  int // told with the next take where they may ban
 }
 
 func newMemory() *memory {
@@ -95,9 +96,9 @@ func (m *memory) recall(s *Snapshot, claims []*claim) (denied bool) {
 		switch {
 		case !denied:
 			c.asked = false
-			c.charge.Denied = m.settle(c.charge.Key)
-		case counts && c == dries:
-			m.count(c)
+			c.charge.Denied, c.charge.Denials = m.settle(c.charge.Key)
+		default:
+			m.count(c, counts && c == dries)
 		}
 	}
 	return denied
@@ -121,6 +122,9 @@ func (m *memory) remind(s *Snapshot, c *claim, now time.Time) bool {
 		c.state.Heard += age
 	}
 	c.state.Lacking = d.holds(c.charge.Cost, now)
+	if c.state.Banned = max(0, c.state.Banned-age); !c.state.Lacking {
+		c.state.Banned = 0
+	}
 	switch {
 	case !c.state.Lacking:
 		c.state.RetryIn = 0
@@ -132,31 +136,42 @@ func (m *memory) remind(s *Snapshot, c *claim, now time.Time) bool {
 	return c.state.Lacking
 }
 
-// count adds c's cost to the unmet demand of its key.
-func (m *memory) count(c *claim) {
+// count adds what a denied request leaves at c: its cost, where it is unmet demand, and a denial, where those may ban.
+func (m *memory) count(c *claim, demand bool) {
+	denies := c.state.Lacking && c.state.Banned == 0 && c.charge.Ban.Denials > 0
+	if !demand && !denies {
+		return
+	}
 	slot := m.slot(c.charge.Key)
 	slot.mu.Lock()
 	defer slot.mu.Unlock()
-	if d, ok := slot.mu.denials.Peek(c.charge.Key); ok {
+	d, ok := slot.mu.denials.Peek(c.charge.Key)
+	if !ok {
+		return
+	}
+	if demand {
 		d.unmet = min(d.unmet+c.charge.Cost, limit.MaxTokens)
+	}
+	if denies {
+		d.denials = min(d.denials+1, c.charge.Ban.Denials)
 	}
 }
 
-// settle forgets a key that is asked about again, and returns its unmet demand.
-func (m *memory) settle(key limit.Key) limit.Tokens {
+// settle forgets a key that is asked about again, and returns its unmet demand and its denials.
+func (m *memory) settle(key limit.Key) (limit.Tokens, int) {
 	slot := m.slot(key)
 	if slot.known.Load() == 0 {
-		return 0
+		return 0, 0
 	}
 	slot.mu.Lock()
 	defer slot.mu.Unlock()
 	d, ok := slot.mu.denials.Peek(key)
 	if !ok {
-		return 0
+		return 0, 0
 	}
 	slot.mu.denials.Remove(key)
 	slot.known.Add(-1)
-	return d.unmet
+	return d.unmet, d.denials
 }
 
 // filled makes the next request for key ask again.
@@ -177,6 +192,9 @@ func (m *memory) filled(key limit.Key) {
 func (m *memory) remember(s *Snapshot, claims []*claim, fills func(limit.Key) uint64) {
 	for _, c := range claims {
 		d := &denial{snapshot: s, state: c.state, at: c.answeredAt, cost: c.charge.Cost}
+		if c.state.Banned > 0 {
+			d.cost = 0 // whatever it costs
+		}
 		if c.memorable(s.ttl) && fills(c.charge.Key) == c.fills {
 			most := denyAtMost
 			if c.charge.Leased {
@@ -197,7 +215,7 @@ func (m *memory) remember(s *Snapshot, claims []*claim, fills func(limit.Key) ui
 // memorable tells whether c's bucket lacks its cost for a time that is known. While the allocator is out a policy that is then
 // open lets requests pass that lacked in vain, which only asking shows.
 func (c *claim) memorable(ttl time.Duration) bool {
-	return c.state.Lacking && !c.passed && c.state.RetryIn > 0 && (c.policy.OnAllocator != policy.Open || !c.unheard(ttl))
+	return (c.state.Lacking || c.state.Banned > 0) && !c.passed && c.state.RetryIn > 0 && (c.policy.OnAllocator != policy.Open || !c.unheard(ttl))
 }
 
 // keep adds d, with the unmet demand of what it replaces, unless that denies more and for longer.
@@ -212,7 +230,7 @@ func (slot *memorySlot) keep(key limit.Key, d *denial) {
 		}
 	case old.snapshot == d.snapshot && old.cost <= d.cost && !old.until.Before(d.until):
 	default:
-		d.unmet = old.unmet
+		d.unmet, d.denials = old.unmet, old.denials
 		slot.mu.denials.Add(key, d)
 	}
 }

@@ -114,11 +114,17 @@ func TestDecideExempts(t *testing.T) {
 
 func TestStripCosts(t *testing.T) {
 	fresh := admit.New(nil, admit.Options{Telemetry: telemetry.ForTest(io.Discard)})
-	fresh.StripCosts(http.Header{}) // without a document nothing is known
+	fresh.StripCosts(http.Header{}, false) // without a document nothing is known
 	b := newBench(t, admitting, rule("p", "global", "closed", rules))
-	header := http.Header{"X-Cost": {"7"}, "X-Other": {"1"}}
-	if b.StripCosts(header); len(header) != 1 || header.Get("X-Other") != "1" {
+	header := http.Header{"X-Cost": {"7"}, "X_cost": {"7"}, "X-Other": {"1"}}
+	if b.StripCosts(header, false); len(header) != 1 || header.Get("X-Other") != "1" {
 		t.Errorf("StripCosts leaves %v", header)
+	}
+	// What only upstreams say nobody else says, for one that sends back what it was sent would believe clients what they pay.
+	b = newBench(t, admitting, rule("p", "region", "closed", "cost: {header: X-Cost, max: 9, actual: X-Actual-Cost}"))
+	header = http.Header{"X-Cost": {"7"}, "X-Actual-Cost": {"0"}}
+	if b.StripCosts(header, true); len(header) != 1 || header.Get("X-Cost") != "7" {
+		t.Errorf("of a trusted peer StripCosts leaves %v", header)
 	}
 }
 

@@ -155,7 +155,7 @@ func uncharged(err error) bool {
 	}
 	reply, ok := replyOf(err)
 	if !ok {
-		return unsent(err) || errors.Is(err, bucket.ErrNotRun)
+		return unsent(err) || errors.Is(err, bucket.ErrNotRun) || errors.Is(err, bucket.ErrHolderGone)
 	}
 	return !strings.Contains(reply, "script: ") || refusedAtFirst[codeOf(reply)]
 }

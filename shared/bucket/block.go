@@ -16,6 +16,8 @@ const (
 	MaxBlocks = 10_000
 	// MaxReason bounds a block's reason, in bytes.
 	MaxReason = 256
+	// MaxBlock is the longest that a block lasts, unless it lasts until it is removed.
+	MaxBlock = maxBan
 )
 
 // Block is an identity that is refused everywhere in the region, whatever the policies say.
@@ -29,8 +31,8 @@ type Block struct {
 
 // Block refuses an identity from now on, or changes its block. Gateways are told.
 func (s *Store) Block(ctx context.Context, b Block) error {
-	if len(b.Sealed) > maxSealed || len(b.Reason) > MaxReason || b.Left < 0 || b.Left > maxBan {
-		return couldNotAsk("block", fmt.Errorf("a block lasts up to %s, with a reason of up to %d bytes", maxBan, MaxReason))
+	if len(b.Sealed) > maxSealed || len(b.Reason) > MaxReason || b.Left < 0 || b.Left > MaxBlock {
+		return couldNotAsk("block", fmt.Errorf("a block lasts up to %s, with a reason of up to %d bytes", MaxBlock, MaxReason))
 	}
 	c := &call{
 		keys: []string{blocksKey}, args: []any{nil, b.ID.String(), b.Left.Microseconds(), b.Sealed, b.Reason, MaxBlocks},

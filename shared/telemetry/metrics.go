@@ -39,6 +39,10 @@ type Metrics struct {
 	PolicyRevision metric.Int64Gauge       // annona.policy.revision{role,region}
 	EpochBegun     metric.Int64Counter     // annona.store.epoch.begun{reason,region}
 	StoreErrors    metric.Int64Counter     // annona.store.errors{reason,region}
+	Corrections    metric.Int64Counter     // annona.corrections{outcome}
+	Candidates     metric.Int64Counter     // annona.candidate.decisions{policy,region,outcome}
+	QueueWait      metric.Float64Histogram // annona.queue.wait.duration, s
+	Blocked        metric.Int64Counter     // annona.blocked{region}
 }
 
 // takeBounds (s) are fine where a local Redis answers and end beyond the longest redis.timeout that makes sense.
@@ -49,6 +53,11 @@ func takeBounds() []float64 {
 // waitBounds (s) run from a round trip within a continent to the longest lease_wait, 2 s.
 func waitBounds() []float64 {
 	return []float64{.005, .01, .025, .05, .1, .15, .2, .3, .5, .75, 1, 1.5, 2}
+}
+
+// queueBounds (s) run from a few requests ahead to the longest that a client may still be there for.
+func queueBounds() []float64 {
+	return []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 }
 
 // newRegistry returns a registry of its own with the runtime's and the process' metrics: goroutines and memory are what an
@@ -71,7 +80,7 @@ func newMeters(res *resource.Resource, registry *prometheus.Registry) (*sdkmetri
 }
 
 func newMetrics(meter metric.Meter) (*Metrics, error) {
-	var problems [9]error
+	var problems [13]error
 	var m Metrics
 	m.Decisions, problems[0] = meter.Int64Counter("annona.decisions",
 		metric.WithDescription("Decisions by policy, region and outcome."))
@@ -93,5 +102,14 @@ func newMetrics(meter metric.Meter) (*Metrics, error) {
 		metric.WithDescription("Epochs begun by a region's store, by reason."))
 	m.StoreErrors, problems[8] = meter.Int64Counter("annona.store.errors",
 		metric.WithDescription("Takes that a region's store did not answer, by reason: the code of its error, silent, other."))
+	m.Corrections, problems[9] = meter.Int64Counter("annona.corrections",
+		metric.WithDescription("Costs looked at after the answer, by outcome: settled, failed (the cost stays as charged), misread."))
+	m.Candidates, problems[10] = meter.Int64Counter("annona.candidate.decisions",
+		metric.WithDescription("Requests that candidate policies decided beside current ones: same, newly_denied, newly_admitted."))
+	m.QueueWait, problems[11] = meter.Float64Histogram("annona.queue.wait.duration", metric.WithUnit("s"),
+		metric.WithDescription("How long an admitted request waited for its turn (max_delay)."),
+		metric.WithExplicitBucketBoundaries(queueBounds()...))
+	m.Blocked, problems[12] = meter.Int64Counter("annona.blocked",
+		metric.WithDescription("Requests of blocked identities, answered 403."))
 	return &m, errors.Join(problems[:]...)
 }
