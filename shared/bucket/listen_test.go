@@ -8,11 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"github.com/annona-gateway/annona/shared/bucket"
 	"github.com/annona-gateway/annona/shared/bucket/buckettest"
-	"github.com/annona-gateway/annona/shared/limit"
 )
 
 // TestListenersSurviveRestart: a subscription lost with its server is made anew.

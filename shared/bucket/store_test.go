@@ -3,7 +3,6 @@ package bucket_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"sync"
