@@ -70,8 +70,8 @@ var counted = []string{"counted", "window", "log", "slots"}
 
 // The verbs.
 var (
-	takeScript      = loadScript("take", "limits") // of plain token buckets only
-	takeAnyScript   = loadWith("take", []string{"limits"}, slices.Concat(counted, []string{"verbs", "queue", "ban", "special"}))
+	takeScript      = loadScript("take", "limits", "own") // of plain token buckets only
+	takeAnyScript   = loadWith("take", []string{"limits", "own"}, slices.Concat(counted, []string{"verbs", "queue", "ban", "special"}))
 	viewScript      = loadScript("view")
 	askScript       = loadScript("ask")
 	fillScript      = loadScript("fill")

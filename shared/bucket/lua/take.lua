@@ -178,7 +178,7 @@ local function already_waits(c) return c.waits == round(c.r) and c.r.waiting > 0
 
 -- open reads c's record up to now and decides whether it has c's cost: from the own part first, then whole lease tokens.
 local function open(c, now)
-  local r = load(c.key)
+  local r = c.leased and load(c.key) or load_own(c.key)
   if r.epoch ~= c.shard.epoch then begin(r, c, now) end
   retune(r, c, now)
   if r.dry_until > 0 and (tonumber(r.revision) or 0) < c.revision then forget_dry(r) end -- said of other numbers
