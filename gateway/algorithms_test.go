@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+
 	"github.com/annona-gateway/annona/gateway/admit"
 	"github.com/annona-gateway/annona/shared/policy"
 )
@@ -21,19 +23,33 @@ import (
 func limited(t *testing.T, fields string, up http.HandlerFunc) *running {
 	t.Helper()
 	server, _ := region(t)
-	upstream := httptest.NewServer(up)
-	t.Cleanup(upstream.Close)
+	return limitedBy(t, server, fields, up)
+}
+
+// limitedBy is that with a Redis, and an upstream elsewhere if one is named.
+func limitedBy(t *testing.T, server *miniredis.Miniredis, fields string, up http.HandlerFunc, elsewhere ...string) *running {
+	t.Helper()
 	document := "schema: 1\npolicies:\n"
 	for i, each := range strings.Split(fields, "\n") {
 		document += "  - {name: p" + strconv.Itoa(i) + ", key: [user], scope: region, on_failure: closed, " + each + "}\n"
 	}
+	if len(elsewhere) > 0 {
+		return run(t, testConfig(t, document, elsewhere[0]), openStore(t, server))
+	}
+	upstream := httptest.NewServer(up)
+	t.Cleanup(upstream.Close)
 	return run(t, testConfig(t, document, upstream.URL), openStore(t, server))
 }
 
 // alice is how her client stands with the first policy.
 func (r *running) alice(t *testing.T) admit.Standing {
 	t.Helper()
-	standing, err := r.admitter.Usage(t.Context(), "p0", policy.Identity{User: "alice", Tier: "free"})
+	return r.standing(t, "alice")
+}
+
+func (r *running) standing(t *testing.T, user string) admit.Standing {
+	t.Helper()
+	standing, err := r.admitter.Usage(t.Context(), "p0", policy.Identity{User: user, Tier: "free"})
 	if err != nil {
 		t.Fatal(err)
 	}

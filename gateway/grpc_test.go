@@ -128,6 +128,7 @@ func grpcUpstream(t *testing.T) string {
 		}
 		w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 		w.Header().Set(http.TrailerPrefix+"Grpc-Message", "done")
+		w.Header().Set(http.TrailerPrefix+"X-Tokens", "42")
 	}))
 	up.Config.Protocols = new(http.Protocols)
 	up.Config.Protocols.SetUnencryptedHTTP2(true)

@@ -112,13 +112,17 @@ func (a *Admitter) costOf(c *claim, e Ended) (limit.Tokens, bool) {
 
 // hold returns what the claims of an admitted request owe, nil if nothing. Only those that enforce make it wait.
 func (a *Admitter) hold(claims []*claim) *Hold {
-	h := &Hold{admitter: a}
+	var h *Hold
+	var delay time.Duration
 	for _, c := range claims {
 		if !c.shadow {
-			h.delay = max(h.delay, time.Duration(c.state.Delay)*time.Microsecond)
+			delay = max(delay, time.Duration(c.state.Delay)*time.Microsecond)
 		}
 		if c.receipt.Epoch == "" && c.localSlots == 0 {
 			continue
+		}
+		if h == nil {
+			h = &Hold{admitter: a}
 		}
 		h.claims = append(h.claims, c)
 		if c.keeper != nil {
@@ -126,8 +130,8 @@ func (a *Admitter) hold(claims []*claim) *Hold {
 			h.keptBy(c.keeper)
 		}
 	}
-	if len(h.claims) == 0 {
-		return nil
+	if h != nil {
+		h.delay = delay
 	}
 	return h
 }

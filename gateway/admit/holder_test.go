@@ -39,11 +39,14 @@ func TestShadow_LostSlotsEndNothing(t *testing.T) {
 		d.Hold.OnLost(func() { t.Error("a request was ended for a slot that only counts") })
 		s.set(func() { s.gone = []int{b.shardOf(t, "reported")} })
 		pass(3 * time.Second)
+		synctest.Wait()
 		s.set(func() { s.gone, s.out = nil, true })
 		pass(20 * time.Second)
+		synctest.Wait()
 		s.set(func() { s.out = false })
 		d.Hold.End(admit.Ended{Status: 200})
 		pass(2 * time.Second)
+		synctest.Wait()
 		if len(s.released) != 1 {
 			t.Errorf("released %v, want the slot", s.released)
 		}
@@ -68,17 +71,20 @@ func TestSlot_OfTwoHolders(t *testing.T) {
 			t.Fatalf("%d holders, want 3", len(s.held))
 		}
 		pass(time.Minute + time.Millisecond)
+		synctest.Wait()
 		for _, h := range s.held {
-			if n := s.renewedOf[h]; n < 59 {
+			if n := s.renewals(h); n < 59 {
 				t.Errorf("a holder was renewed %d times in a minute", n)
 			}
 		}
 		released := len(s.released)
 		d.Hold.End(admit.Ended{Status: 200})
 		pass(2500 * time.Millisecond)
-		first, second := s.renewedOf[s.held[0]], s.renewedOf[s.held[1]]
+		synctest.Wait()
+		first, second := s.renewals(s.held[0]), s.renewals(s.held[1])
 		pass(2 * time.Second)
-		if len(s.released)-released != 2 || s.renewedOf[s.held[0]] != first || s.renewedOf[s.held[1]] != second {
+		synctest.Wait()
+		if len(s.released)-released != 2 || s.renewals(s.held[0]) != first || s.renewals(s.held[1]) != second {
 			t.Errorf("released %v, and older holders were renewed after that", s.released)
 		}
 		stop()
@@ -93,6 +99,7 @@ func TestB8_LossBeforeTheWatch(t *testing.T) {
 		d := b.decide(t.Context(), t)
 		s.set(func() { s.gone = []int{b.shardOf(t, "slots")} })
 		pass(1100 * time.Millisecond)
+		synctest.Wait()
 		lost := false
 		d.Hold.OnLost(func() { lost = true })
 		if !lost {
@@ -130,6 +137,7 @@ func TestHolder_IsBegunOnceForAll(t *testing.T) {
 		}
 		s.set(func() { s.out = false })
 		pass(time.Second)
+		synctest.Wait()
 		if d := b.decide(t.Context(), t); d.Answer != admit.Admitted || len(s.held) != 1 {
 			t.Errorf("when the store is back: %v, %d holders", d.Answer, len(s.held))
 		}
@@ -269,8 +277,10 @@ func TestA3_CorrectionByAnOlderDocument(t *testing.T) {
 		b, stop := slotBenchWith(t, s, func(_ int, r bucket.Request) (bucket.Verdict, error) { return slotVerdict(r), nil }, costs)
 		b.decide(t.Context(), t).Hold.End(admit.Ended{Status: 200, Said: func(string) []string { return []string{"25"} }})
 		pass(100 * time.Millisecond)
+		synctest.Wait()
 		b.use(t, 7, costs)
 		pass(500 * time.Millisecond)
+		synctest.Wait()
 		if len(s.corrections) != 1 || s.corrections[0].Charge.Revision != 7 {
 			t.Errorf("corrected %+v, want once by revision 7", s.corrections)
 		}

@@ -67,6 +67,12 @@ func (s *settler) Renew(_ context.Context, h bucket.Holder, _ int) (gone []int, 
 	return gone, err
 }
 
+// renewals is how often h was renewed.
+func (s *settler) renewals(h bucket.Holder) (n int) {
+	s.set(func() { n = s.renewedOf[h] })
+	return n
+}
+
 func (s *settler) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

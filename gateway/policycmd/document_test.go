@@ -37,3 +37,25 @@ func TestTheDocumentsExamplesAreGood(t *testing.T) {
 		t.Errorf("%d documents and %d files of cases were found: the page is read wrongly", documents, cases)
 	}
 }
+
+// TestReadmesExampleOfEveryLimitIsGood: what a newcomer is told to put into policies.yaml is accepted.
+func TestReadmesExampleOfEveryLimitIsGood(t *testing.T) {
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, block := range strings.Split(string(page), "```") {
+		text, is := strings.CutPrefix(block, "yaml\nschema: 1\n")
+		if !is {
+			continue
+		}
+		found = true
+		if out, code, err := run(t, "schema: 1\n"+text, "check", "FILE"); code != 0 || err != nil {
+			t.Errorf("annona policy check prints\n%s%v", out, err)
+		}
+	}
+	if !found {
+		t.Error("the README has no example of a policy document")
+	}
+}
