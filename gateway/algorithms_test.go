@@ -194,7 +194,7 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 	defer one.Body.Close()
 	defer two.Body.Close()
 	third := g.get(t, "/", "X-API-Key", "key-alice")
-	if one.StatusCode != 200 || two.StatusCode != 200 || third.StatusCode != http.StatusTooManyRequests {
+	if one.StatusCode != http.StatusOK || two.StatusCode != http.StatusOK || third.StatusCode != http.StatusTooManyRequests {
 		t.Fatalf("two streams and a third got %d, %d, %d", one.StatusCode, two.StatusCode, third.StatusCode)
 	}
 	if got := third.Header.Get("Ratelimit-Policy"); got != `"p0";q=2` {

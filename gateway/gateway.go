@@ -42,22 +42,32 @@ const (
 // store is what a gateway needs of its region's Redis.
 type store interface {
 	admit.Taker
+	admit.Settler
+	operatorStore
 	Fills(ctx context.Context, f func(bucket.Announcement)) error
+	documentStore
+	Ticks(ctx context.Context, shards func() int)
+	Ping(ctx context.Context) error
+	Warnings() []string
+	Close() error
+}
+
+// documentStore is where gateways find their documents and one another.
+type documentStore interface {
 	Mirror(ctx context.Context) (bucket.Mirror, error)
 	MirrorChanges(ctx context.Context, f func()) error
 	Register(ctx context.Context, g bucket.Gateway) error
-	Ticks(ctx context.Context, shards func() int)
 	Gateways(ctx context.Context) ([]bucket.Gateway, error)
-	Ping(ctx context.Context) error
-	Warnings() []string
-	admit.Settler
+}
+
+// operatorStore is what operators do at it.
+type operatorStore interface {
 	Blocks(ctx context.Context) ([]bucket.Block, error)
 	Block(ctx context.Context, b bucket.Block) error
 	Unblock(ctx context.Context, id limit.Key) (bool, error)
 	BlockChanges(ctx context.Context, f func()) error
 	Bans(ctx context.Context, shards, from, most int) (list []bucket.BannedKey, next int, err error)
 	Unban(ctx context.Context, ref bucket.Ref) (bool, error)
-	Close() error
 }
 
 var _ store = (*bucket.Store)(nil)

@@ -22,7 +22,7 @@ var (
 func (g *Gateway) turn(r *http.Request, x *exchange) error {
 	ctx, wait := r.Context(), x.decision.Hold.Delay()
 	if wait <= 0 || ctx.Err() != nil {
-		return ctx.Err() //nolint:wrapcheck // the client has left: there is nobody to tell
+		return ctx.Err() // the client has left: there is nobody to tell
 	}
 	ctx, span := g.telemetry.Tracer.Start(ctx, "turn")
 	defer span.End()
@@ -48,7 +48,7 @@ func (g *Gateway) turn(r *http.Request, x *exchange) error {
 			}
 			drained = nil // there is time
 		case <-ctx.Done():
-			return ctx.Err() //nolint:wrapcheck // as above
+			return ctx.Err()
 		}
 	}
 }

@@ -39,16 +39,11 @@ func (r *running) send(ctx context.Context, t *testing.T, body string) <-chan in
 func (r *running) settled(t *testing.T, n int) {
 	t.Helper()
 	eventually(t, strconv.Itoa(n)+" costs are settled", func() bool {
-		res, err := http.Get("http://" + r.AdminAddr().String() + "/metrics") //nolint:noctx // a test's
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.AdminAddr().String()+"/metrics", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(text)) {
+		for line := range strings.Lines(string(r.do(t, req).body)) {
 			if strings.HasPrefix(line, "annona_corrections_total") && strings.Contains(line, `outcome="settled"`) {
 				return strings.HasSuffix(strings.TrimSpace(line), "} "+strconv.Itoa(n))
 			}

@@ -13,10 +13,10 @@ import (
 
 const banning = "ban: {denials: 5, within: 1m, for: 10m}"
 
-// denials are what a take tells a policy's ban of denials from memory.
-func denials(r bucket.Request, name string) int {
+// denials are what a take tells the ban of the policy own of denials from memory.
+func denials(r bucket.Request) int {
 	for _, c := range r.Charges {
-		if c.Policy == name {
+		if c.Policy == "own" {
 			return c.Denials
 		}
 	}
@@ -37,8 +37,8 @@ func TestBan_DenialsFromMemoryCountOnce(t *testing.T) {
 		}
 		pass(1100 * time.Millisecond)
 		b.decide(t.Context(), t)
-		if len(b.taker.got) != 3 || denials(b.taker.got[1], "own") != 3 || denials(b.taker.got[2], "own") != 0 {
-			t.Errorf("%d takes told of %d, then %d denials; want 3, then 0", len(b.taker.got), denials(b.taker.got[1], "own"), denials(b.taker.got[2], "own"))
+		if len(b.taker.got) != 3 || denials(b.taker.got[1]) != 3 || denials(b.taker.got[2]) != 0 {
+			t.Errorf("%d takes told of %d, then %d denials; want 3, then 0", len(b.taker.got), denials(b.taker.got[1]), denials(b.taker.got[2]))
 		}
 	})
 }

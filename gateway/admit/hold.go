@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -137,12 +138,9 @@ func (a *Admitter) hold(claims []*claim) *Hold {
 }
 
 func (h *Hold) keptBy(k *keeper) {
-	for _, known := range h.keepers {
-		if known == k {
-			return
-		}
+	if !slices.Contains(h.keepers, k) {
+		h.keepers = append(h.keepers, k)
 	}
-	h.keepers = append(h.keepers, k)
 }
 
 // join joins what a request owes that was decided in several takes.

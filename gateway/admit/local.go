@@ -115,10 +115,10 @@ func (l *local) can(c *claim) bool {
 // half of it in a window: in no window it admits more than the part. Slots are the part's, for none is given back by time.
 func (c *claim) localBudget(n int64) limit.Budget {
 	own, gateways := c.parts.own, limit.Tokens(n)
-	switch {
-	case c.charge.Algorithm == limit.TokenBucket:
+	switch c.charge.Algorithm {
+	case limit.TokenBucket:
 		return limit.Budget{Capacity: own.Capacity / gateways, Rate: own.Rate / limit.Rate(n)}
-	case c.charge.Algorithm == limit.Concurrency:
+	case limit.Concurrency:
 		return limit.Budget{Capacity: own.Capacity / gateways}
 	default:
 		half := min(own.Capacity/gateways/2, limit.MaxTokens)

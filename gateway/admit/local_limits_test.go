@@ -22,7 +22,7 @@ func TestE7_LocalWindowsKeepTheirBound(t *testing.T) {
 			b := newBench(t, gone, "  - {name: p, key: [user], algorithm: "+algorithm+", scope: region, on_failure: {redis: local}}\n")
 			synctest.Test(t, func(t *testing.T) {
 				b.SetGateways(2)
-				random := rand.New(rand.NewPCG(4, 2)) //nolint:gosec // a test's arrivals
+				random := rand.New(rand.NewPCG(4, 2))
 				var at []time.Time
 				for range 3000 {
 					pass(time.Duration(random.ExpFloat64() * float64(200*time.Millisecond)))

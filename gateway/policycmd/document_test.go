@@ -45,7 +45,7 @@ func TestReadmesExampleOfEveryLimitIsGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := false
-	for _, block := range strings.Split(string(page), "```") {
+	for block := range strings.SplitSeq(string(page), "```") {
 		text, is := strings.CutPrefix(block, "yaml\nschema: 1\n")
 		if !is {
 			continue
