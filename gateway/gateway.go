@@ -140,7 +140,7 @@ func open(ctx context.Context, cfg Config, tel *telemetry.Telemetry, s store) (*
 		config: cfg, telemetry: tel, store: s, id: rand.Text(), patience: patient,
 		inFlight: newInFlight(), origins: newOrigins(), changed: make(chan struct{}, 1), blocksChanged: make(chan struct{}, 1),
 		unanswered: rate.Sometimes{Interval: toldEvery},
-		admitter:   admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel, Settler: s}),
+		admitter:   admit.New(s, admit.Options{Region: cfg.Region, Telemetry: tel, Settler: s, Patience: cfg.Redis.Timeout}),
 	}
 	if cfg.patience != nil {
 		g.patience = *cfg.patience

@@ -157,7 +157,7 @@ func testConfig(t *testing.T, policies, up string) Config {
 	t.Helper()
 	cfg := Defaults()
 	cfg.Region, cfg.Listen, cfg.Admin = "eu", "127.0.0.1:0", "127.0.0.1:0"
-	cfg.Redis = bucket.Config{Mode: "single", Addrs: []string{"127.0.0.1:1"}}
+	cfg.Redis = bucket.Config{Mode: "single", Addrs: []string{"127.0.0.1:1"}, Timeout: 5 * time.Second} // as openStore
 	cfg.Routes = []proxy.Route{{Name: "api", Upstreams: []string{up}, Forward: proxy.Forward{User: "X-User-Id"}}}
 	cfg.Secret = []byte("sixteen bytes at least")
 	cfg.RetryJitter, cfg.Drain.Delay = 0, 0

@@ -152,3 +152,27 @@ policies:
 		}
 	}
 }
+
+// An address is blocked in whatever form it is written, by its network, and a client that is exempt from policies all the same.
+func TestBlockedAddress(t *testing.T) {
+	for _, row := range []struct{ body, identity string }{
+		{`{"identity": {"ip": "::ffff:127.0.0.1"}}`, "ip=127.0.0.1"},
+		{`{"identity": {"ip": "127.0.0.1"}}`, "ip=127.0.0.1"},
+		{`{"identity": {"user": "alice"}}`, "user=alice"},
+		{`{"identity": {"api_key": "key-alice"}}`, ""},
+	} {
+		server, _ := region(t)
+		g := run(t, testConfig(t, strings.Replace(perUser, "policies:", "exempt: [{user: alice}]\npolicies:", 1), upstream(t).URL), openStore(t, server))
+		if a := g.get(t, "/", "X-API-Key", "key-alice"); a.StatusCode != http.StatusOK {
+			t.Fatalf("before: %d", a.StatusCode)
+		}
+		var block BlockAnswer
+		if status := g.operate(t, http.MethodPost, "/v1/blocks", row.body, &block); status != http.StatusCreated || block.Until != nil ||
+			(row.identity != "" && block.Identity != row.identity) || strings.Contains(block.Identity, "key-alice") {
+			t.Errorf("%s: %d %+v", row.body, status, block)
+		}
+		eventually(t, "the block is known", func() bool {
+			return g.get(t, "/", "X-API-Key", "key-alice").StatusCode == http.StatusForbidden
+		})
+	}
+}

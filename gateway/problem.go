@@ -128,6 +128,9 @@ func (g *Gateway) explain(p *problem, d *admit.Decision) {
 	if d.Answer != admit.Denied {
 		p.Type, p.Title, p.Status = typeCapacity, "Temporarily reduced capacity", http.StatusServiceUnavailable
 		p.Detail = "Limits cannot be checked at the moment. Try again in a moment."
+		if errors.Is(d.Cause, errQueueFull) || errors.Is(d.Cause, errDraining) {
+			p.Detail = "The request cannot wait here until its turn comes. Try again in a moment."
+		}
 		p.RetryAfter = g.fields.Load().retryAfter(limit.MicrosPerSecond)
 		return
 	}

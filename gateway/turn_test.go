@@ -303,3 +303,81 @@ func TestGRPCTrailersTellTheCost(t *testing.T) {
 	}
 	eventually(t, "its trailers are heard", func() bool { return g.alice(t).Remaining == 1000-42 })
 }
+
+// A gateway that keeps as many waiting as it can refuses the next, which gets its place back and is told its limits.
+func TestQueueOfAGatewayIsBounded(t *testing.T) {
+	g := limited(t, slowQueue, func(http.ResponseWriter, *http.Request) {})
+	g.get(t, "/", "X-API-Key", "key-alice")
+	g.queued.Store(maxQueued)
+	a := g.get(t, "/", "X-API-Key", "key-alice")
+	if p := a.problem(t); a.StatusCode != http.StatusServiceUnavailable || p.Type != typeCapacity || !strings.Contains(p.Detail, "turn") ||
+		a.Header.Get("X-Ratelimit-Limit") != "1" || g.queued.Load() != maxQueued {
+		t.Errorf("%d %+v %v, %d wait", a.StatusCode, p, a.Header, g.queued.Load())
+	}
+	eventually(t, "its place is free", func() bool { return g.alice(t).Reset <= 21_000_000 })
+}
+
+// The same of a log, by a clock that goes on: after a step, entries count as if they had come with it (PROTOCOL.md E2).
+func TestRetryAfterOfALogKeepsItsWord(t *testing.T) {
+	g := limited(t, "algorithm: sliding_window_log, limit: 3, window: 2s", func(http.ResponseWriter, *http.Request) {})
+	statuses, last := userGets(t, "alice", 4, g)
+	after, err := strconv.Atoi(last.Header.Get("Retry-After"))
+	if !slices.Equal(statuses, []int{200, 200, 200, 429}) || err != nil || after < 2 || after > 3 {
+		t.Fatalf("%v, Retry-After %q", statuses, last.Header.Get("Retry-After"))
+	}
+	<-time.After(time.Duration(after) * time.Second)
+	if a := g.get(t, "/", "X-API-Key", "key-alice"); a.StatusCode != http.StatusOK {
+		t.Errorf("after %d s: %d", after, a.StatusCode)
+	}
+}
+
+// A lone client that waits as long as it is told is admitted then, and not a second before.
+func TestRetryAfterOfWindowsKeepsItsWord(t *testing.T) {
+	for _, row := range []struct {
+		fields string
+		after  int
+	}{
+		{"algorithm: fixed_window, limit: 3, window: 1m", 53},
+		{"algorithm: sliding_window_counter, limit: 3, window: 1m", 73}, // a third of the window after: ceil(3 · 2/3) = 2
+		{"algorithm: fixed_window, limit: 3, window: 5s, ban: {denials: 1, within: 1m, for: 40s}", 40},
+	} {
+		t.Run(row.fields, func(t *testing.T) {
+			server, _ := region(t)
+			begun := time.Date(2026, 5, 1, 12, 0, 5, 0, time.UTC)
+			server.SetTime(begun)
+			lone := func() *running { // which remembers no denial
+				g := limitedBy(t, server, row.fields, func(http.ResponseWriter, *http.Request) {})
+				g.fields.Store(&fields{sets: HeaderSets{HeadersX}, now: time.Now, random: func() float64 { return 0 }})
+				return g
+			}
+			ask := func(g *running) (a answered) {
+				eventually(t, "an answer", func() bool {
+					a = g.get(t, "/", "X-API-Key", "key-alice")
+					return a.StatusCode != http.StatusServiceUnavailable
+				})
+				return a
+			}
+			g := lone()
+			for range 3 {
+				ask(g)
+			}
+			server.SetTime(begun.Add(2 * time.Second))
+			a := ask(g)
+			if banned := strings.Contains(row.fields, "ban"); banned {
+				a = ask(lone())
+			}
+			after, err := strconv.Atoi(a.Header.Get("Retry-After"))
+			if a.StatusCode != http.StatusTooManyRequests || err != nil || after != row.after {
+				t.Fatalf("%d, Retry-After %q, want %d", a.StatusCode, a.Header.Get("Retry-After"), row.after)
+			}
+			server.SetTime(begun.Add(time.Duration(1+after) * time.Second))
+			if b := ask(lone()); b.StatusCode != http.StatusTooManyRequests {
+				t.Errorf("a second before: %d, want 429", b.StatusCode)
+			}
+			server.SetTime(begun.Add(time.Duration(2+after) * time.Second))
+			if b := ask(lone()); b.StatusCode != http.StatusOK {
+				t.Errorf("after %d s: %d %s, want 200", after, b.StatusCode, b.body)
+			}
+		})
+	}
+}

@@ -39,6 +39,8 @@ type Options struct {
 	Region string
 	// Shadow is how the Admitter begins: see SetShadow.
 	Shadow bool
+	// Patience is how long a request waits until this process may hold slots at all: redis.timeout. 0 stands for 50 ms.
+	Patience time.Duration
 	// Settler takes what comes after a take: see Run.
 	Settler   Settler
 	Telemetry *telemetry.Telemetry

@@ -113,7 +113,7 @@ func TestB8_LossBeforeTheWatch(t *testing.T) {
 // A hundred requests that need a holder wait for one attempt together, and while none can be made known, for none.
 func TestHolder_IsBegunOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &settler{takes: 50 * time.Millisecond, out: true}
+		s := &settler{takes: 40 * time.Millisecond, out: true}
 		b := newBenchWith(t, admit.Options{Region: "eu", Settler: s}, nil, func(_ int, r bucket.Request) (bucket.Verdict, error) {
 			return slotVerdict(r), nil
 		}, slots)
@@ -130,6 +130,15 @@ func TestHolder_IsBegunOnceForAll(t *testing.T) {
 		if took := time.Since(came); took != s.takes {
 			t.Errorf("a hundred requests waited %s, want the %s of one call", took, s.takes)
 		}
+		pass(time.Second)
+		s.takes = time.Second // nobody has as much patience
+		came = time.Now()
+		b.decide(t.Context(), t)
+		if took := time.Since(came); took != 50*time.Millisecond {
+			t.Errorf("a request waited %s for a store that does not answer, want 50 ms", took)
+		}
+		pass(time.Second)
+		s.takes = 40 * time.Millisecond
 		came = time.Now()
 		b.decide(t.Context(), t)
 		if took := time.Since(came); took != 0 {

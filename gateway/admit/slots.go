@@ -1,6 +1,7 @@
 package admit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ const (
 	// againAfter is how long after a holder could not be made known nobody tries again: each attempt asks every shard, and makes
 	// a request wait for it.
 	againAfter = 500 * time.Millisecond
+	// defaultPatience is Options.Patience where there is none.
+	defaultPatience = 50 * time.Millisecond
 	// maxKeepers is from how many holders on the newest stays, though a take of it is unknown: every one is renewed in every
 	// shard, and a shard knows 1024 of all gateways.
 	maxKeepers = 32
@@ -169,8 +172,8 @@ type beginning struct {
 	err    error
 }
 
-// current returns the keeper to take slots by, made known to the store first where there is none. It waits as long as one call
-// to the store does, however many ask.
+// current returns the keeper to take slots by, made known to the store first where there is none. It waits for that as long as
+// a request has patience with the store.
 func (ks *keepers) current(ctx context.Context) (*keeper, error) {
 	ks.mu.Lock()
 	switch {
@@ -189,9 +192,13 @@ func (ks *keepers) current(ctx context.Context) (*keeper, error) {
 	}
 	b := ks.begins
 	ks.mu.Unlock()
+	patience := time.NewTimer(cmp.Or(ks.admitter.options.Patience, defaultPatience))
+	defer patience.Stop()
 	select {
 	case <-b.done:
 		return b.keeper, b.err
+	case <-patience.C:
+		return nil, fmt.Errorf("hold slots: %w: no answer in time", bucket.ErrNotRun)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w: the client left", bucket.ErrNotRun, ctx.Err())
 	}
@@ -229,6 +236,9 @@ func (ks *keepers) run(ctx context.Context) {
 	tick := time.NewTicker(bucket.RenewEvery)
 	defer tick.Stop()
 	for {
+		if s := ks.admitter.Snapshot(); s != nil && s.slotted {
+			_, _ = ks.current(ctx) // so that no request waits for it; those that come ask again
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -246,9 +256,6 @@ func (ks *keepers) run(ctx context.Context) {
 		}
 		beside.Wait()
 		ks.drop()
-		if s := ks.admitter.Snapshot(); s != nil && s.slotted {
-			_, _ = ks.current(ctx) // so that no request waits for it; those that come ask again
-		}
 	}
 }
 

@@ -31,10 +31,8 @@ func NewHolder() Holder {
 }
 
 // Hold makes h known in every shard; before that, and once it is gone, takes that name it are ErrHolderGone. A holder that is gone
-// somewhere is never held again: make another. A request may wait for it: it has the time of a take.
+// somewhere is never held again: make another.
 func (s *Store) Hold(ctx context.Context, h Holder, shards int) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
 	_, err := s.renew(ctx, h, shards, true)
 	return err
 }
