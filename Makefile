@@ -24,7 +24,7 @@ test: needs ## everything: vet, unit tests and end to end with the race detector
 unit:
 	drawn=$$(go list -test -f '{{range .Deps}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./... | sed -n 's/\.test$$//p' | grep -v '/e2e'); \
 	go test -race -timeout 10m $$(go list ./... | grep -v '/e2e' | grep -vxF "$$drawn"); \
-	go test -race -timeout 10m $$drawn -rapid.seed=$(SEED)
+	go test -race -timeout 15m $$drawn -rapid.seed=$(SEED)
 
 # On their own, for they start real processes and measure what these do.
 e2e:
