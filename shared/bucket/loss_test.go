@@ -142,7 +142,10 @@ func undisturbed(t *testing.T, period time.Duration, take func() error) (stood b
 	t.Helper()
 	var last error
 	for attempt := range 5 {
-		last = nil
+		// After a standstill an epoch begins for the clock; only then another period says anything.
+		if buckettest.Poll(t.Context(), 10*time.Second, func() error { last = take(); return last }) != nil {
+			break
+		}
 		end := time.Now().Add(period)
 		err := buckettest.Poll(t.Context(), period+5*time.Second, func() error {
 			if last = take(); last == nil && time.Now().Before(end) {
